@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -44,3 +45,30 @@ def test_the_command_that_explains_a_placement_prints_what_the_page_shows(capsys
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all(line.split() in shown for line in block.splitlines()[:2])
     assert shown[-1][:2] == block.splitlines()[-1].split()[:2]
+
+
+@pytest.mark.slow
+def test_the_files_commands_and_program_of_predict_run(tmp_path):
+    """The page's files in an empty folder, then its first commands, then its program."""
+    text = (ROOT / "docs" / "predict.md").read_text()
+    net, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (config,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    commands, _ = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "net.py").write_text(net)
+    (tmp_path / "run.yaml").write_text(config)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = ""
+    for line in (*commands.splitlines(), f"python -W error -c '{program}'"):
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        found += done.stdout
+    assert "classes_output  float32[1000, 10]" in found
+    assert "forward only, batch of 32 in micro-batches of 8, 8, 8, 8" in found
+    assert found.splitlines()[-1] == "True"

@@ -10,9 +10,7 @@ from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
 from runtime.engine.worker import Worker
 from runtime.planning.buckets import Buckets, largest_first
-from runtime.planning.heap import no_collections
-from runtime.transports import Cluster, Transport
-from runtime.transports.agreement import agree_on_plan
+from runtime.transports import Cluster
 from symgraph.core.errors import RunError
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.optimizer import Optimizer
@@ -44,6 +42,7 @@ class BucketSession(Session):
 
         For the other arguments see Session.
         """
+        self.buckets, self.carry_states = buckets, carry_states
         super().__init__(
             buckets.default,
             cluster,
@@ -55,10 +54,10 @@ class BucketSession(Session):
             resources=resources,
             timed=timed,
         )
-        self.buckets, self.carry_states = buckets, carry_states
-        self._bound: dict[tuple[Hashable, ...], dict[int, Worker]] = {
-            (buckets.default_bucket_key,): self.workers
-        }
+
+    @property
+    def _alone(self) -> tuple[Hashable, ...]:
+        return (self.buckets.default_bucket_key,)
 
     def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
         """Run one step on one or more batches, which may be of different buckets.
@@ -78,7 +77,7 @@ class BucketSession(Session):
         for batch in ordered:
             self.buckets.plan(batch.bucket_key, batch.descriptions)
         keys = tuple([batch.bucket_key for batch in ordered])
-        self._switch(keys)
+        self._switch(keys, self.buckets.step(keys))
         values = [
             {**first, **b.feeds} for first, b in zip(self.programs.zeros, ordered, strict=True)
         ]
@@ -86,25 +85,6 @@ class BucketSession(Session):
         if not self.carry_states:
             self.reset_states()
         return figures
-
-    def _switch(self, keys: tuple[Hashable, ...]) -> None:
-        """Switch to the workers of these buckets, and hand the states over to them."""
-        self.programs = step = self.buckets.step(keys)
-        if keys not in self._bound:
-            workers: dict[int, Worker] = {}
-
-            def start(transport: Transport) -> None:
-                agree_on_plan(transport, step)
-                rank = transport.rank
-                workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
-
-            with no_collections():
-                self.cluster.run(start)
-            self._bound[keys] = workers
-        states = {rank: worker.states for rank, worker in self.workers.items()}
-        self.workers = self._bound[keys]
-        for rank, worker in self.workers.items():
-            worker.start_from(states[rank])
 
     def _record(self, worker: Worker) -> None:
         """Keep the time of each stage and phase in a step, as of one body of the default bucket.

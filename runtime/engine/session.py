@@ -7,7 +7,8 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,12 @@ from runtime.backends.device.arrays import on_host
 from runtime.engine.devices import filling, require_devices
 from runtime.engine.divergence import IGNORE, STOP, first_of
 from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing
+from runtime.engine.prediction import as_output, predicted, streamed, whole_batches
 from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
 from runtime.engine.worker import Worker
+from runtime.planning.heap import no_collections
+from runtime.planning.mixed_step import stream
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.program import Schedule
@@ -87,7 +91,7 @@ class Session:
         require_devices(plan)
         self.plan, self.cluster, self.arrays, self.seed = plan, cluster, arrays, seed
         self.trains, self.on_nan = optimizer is not None, on_nan
-        self._keeps_outputs, self._timed = keep_outputs, timed
+        self.keeps_outputs, self._timed = keep_outputs, timed
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
@@ -103,6 +107,21 @@ class Session:
 
         cluster.run(start)
 
+    @cached_property
+    def _bound(self) -> dict[tuple[Hashable, ...], dict[int, Worker]]:
+        """The workers of each kind of step so far, by the keys of its batches."""
+        return {self._alone: self.workers}
+
+    @cached_property
+    def _streams(self) -> dict[int, StepPrograms]:
+        """The programs of steps whose batches stream, by their number."""
+        return {1: StepPrograms.of(self.plan)}
+
+    @property
+    def _alone(self) -> tuple[Hashable, ...]:
+        """The key of the workers of a step of one batch."""
+        return (None,)
+
     def _worker(
         self,
         rank: int,
@@ -112,7 +131,7 @@ class Session:
     ) -> Worker:
         """Make a worker that keeps the figures and the next states, and all outputs if wanted."""
         wanted = {*plan.scalars.values(), *plan.states.values()}
-        if self._keeps_outputs:
+        if self.keeps_outputs:
             wanted.update(plan.outputs)
         return Worker(
             plan,
@@ -137,12 +156,59 @@ class Session:
             The figures of the step: sums over the batch, and the loss scale where there is one.
             Empty unless it trains.
         """
+        self._select(1)
         return self._run([{**self.programs.zeros[0], **feeds}], stop)
 
     def step_batches(self, batches: Sequence[DataBatch], *, stop: bool = False) -> dict[str, float]:
-        """Run one step on exactly one batch; see `step`. BucketSession takes several."""
-        (batch,) = batches
-        return self.step(batch.feeds, stop=stop)
+        """Run one step on exactly one batch; see `step`. BucketSession takes several.
+
+        Forward only, several batches may stream through the stages in one step; their outputs are
+        those of one large batch.
+        """
+        if len(batches) != 1 and not self.streams:
+            raise RunError(
+                f"a step of this session has one batch, not {len(batches)}: it trains, or hands "
+                "states on from one batch to the next"
+            )
+        self._select(len(batches))
+        pairs = zip(self.programs.zeros, batches, strict=True)
+        return self._run([{**first, **batch.feeds} for first, batch in pairs], stop)
+
+    def _select(self, batches: int) -> None:
+        """Switch to the programs of a step of that many batches."""
+        if len(self.programs.parts.plans) != batches:
+            if batches not in self._streams:
+                self._streams[batches] = stream(self.plan, batches)
+            self._switch((None,) * batches, self._streams[batches])
+
+    @property
+    def streams(self) -> bool:
+        """Whether a step may have several batches, which do not wait for each other."""
+        return not self.plan.grads and not self.plan.states
+
+    def _switch(self, keys: tuple[Hashable, ...], step: StepPrograms) -> None:
+        """Switch to the workers of a step, made when it first comes; hand the states over to them.
+
+        Args:
+            keys: The keys of the step's batches.
+            step: Its programs.
+        """
+        self.programs = step
+        if keys not in self._bound:
+            workers: dict[int, Worker] = {}
+
+            def start(transport: Transport) -> None:
+                agree_on_plan(transport, step)
+                rank = transport.rank
+                workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
+
+            with no_collections():
+                self.cluster.run(start)
+            self._bound[keys] = workers
+        states = {rank: worker.states for rank, worker in self.workers.items()}
+        self.workers = self._bound[keys]
+        for rank, worker in self.workers.items():
+            worker.start_from(states[rank])
 
     def _run(self, values: list[dict[str, Array]], stop: bool) -> dict[str, float]:
         """Run one step on the values of each of its batches; return its figures."""
@@ -187,6 +253,51 @@ class Session:
             self.stopped = updater.stopped
             return dict(updater.figures)
         return {}
+
+    def predict(self, source: Iterable[Mapping[str, Any] | DataBatch]) -> dict[str, Array]:
+        """Compute the outputs for all samples of some batches, which stream through the stages.
+
+        For a session without an optimizer that keeps outputs. Every process of an MPI run does the
+        same.
+
+        Args:
+            source: Dicts from inputs to arrays, or DataBatches. Any of them may have fewer samples
+                than the plan's batch.
+
+        Returns:
+            Output -> its value for all samples, in order, where it has a batch axis; next states
+            are left out. Empty in processes without rank 0, and without any batch.
+
+        Raises:
+            RunError: The session trains, or does not keep outputs.
+            GraphError: Batches that do not fit the network, or no output has a batch axis.
+        """
+        feeds = {n: feed for n, feed in self.plan.feeds.items() if n not in self.plan.states}
+        self.reset_states()
+        found: dict[str, list[Array]] = defaultdict(list)
+        for outputs in self.predictions(whole_batches(source, feeds)):
+            for name, rows in outputs.items():
+                found[name].append(rows)
+        layouts = predicted(self.plan)
+        return {n: as_output(np.concatenate(parts), layouts[n]) for n, parts in found.items()}
+
+    def predictions(self, batches: Iterable[DataBatch]) -> Iterator[dict[str, Array]]:
+        """Yield the outputs of the next few batches as `predict` does, the samples as first axis.
+
+        A batch has as many samples as the plan's; `pad` of them only fill it up. For the rest see
+        `predict`.
+        """
+        if self.trains or not self.keeps_outputs:
+            raise RunError(
+                "this session does not predict: make one without an optimizer, with "
+                "keep_outputs=True, of a plan that runs forward only"
+            )
+
+        def step(some: Sequence[DataBatch]) -> list[Array]:
+            self.step_batches(some)
+            return self.gather_outputs()
+
+        return streamed(self.plan, step, batches)
 
     def outputs(self) -> list[Array]:
         """Assemble the last step's outputs for the whole batch, if all their ranks are local."""

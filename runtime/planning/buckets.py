@@ -70,7 +70,7 @@ class Buckets:
             self.sym_gen,
             self.default_bucket_key,
             _described(self.default),
-            self._options(update=False),
+            replace(self._options(update=False), memory=None),
             dtype=self.dtype,
             train=False,
         )

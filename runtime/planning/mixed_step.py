@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -23,6 +24,8 @@ import numpy.typing as npt
 
 from partitioner.base.types import BodyKey, CommEdge
 from runtime.planning.costs.prices import NOMINAL, CostModel
+from runtime.planning.plan import Plan
+from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import ComputeLists
@@ -34,6 +37,7 @@ from runtime.schedule.timeline import Timeline, Track
 from symgraph.core.errors import ScheduleError
 from symgraph.passes.replicate import copies_of
 
+HELD = 1 << 28  # bytes of the messages of batches that stream
 Ints = npt.NDArray[np.int32]
 Listing = Callable[[Sequence[int], int], ComputeLists]  # ranks of stages, micro-batches
 
@@ -156,9 +160,38 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
     return replace(best, schedule=Schedule(tuple(programs)))
 
 
+def stream(plan: Plan, batches: int) -> StepPrograms:
+    """Return the programs of a step of several batches of a forward-only plan.
+
+    They follow each other through the stages without a pause: the first micro-batch of one enters
+    while the last ones of the batch before it are under way.
+    """
+    if batches == 1:
+        return StepPrograms.of(plan)
+    parts = StepBatches((plan,) * batches)
+    listing = partial(compute_lists, plan.choice.schedule, None)
+    return StepPrograms(parts, mix(parts, listing, plan.prices).schedule)
+
+
+def stream_batches(plan: Plan, most: int) -> int:
+    """Return how many batches of a plan may stream in a step: `most`, or fewer.
+
+    Ranks hold what they send until the end of the step, so the messages of all batches must not be
+    too large. Batches that hand states to the next, or that are trained on, do not stream.
+    """
+    if plan.grads or plan.states:
+        return 1
+    return max(1, min(most, HELD // max(1, sent_bytes(StepPrograms.of(plan)))))
+
+
 def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tuple[int, ...]]:
-    """Return orders of the micro-batches to try, without repetition."""
+    """Return orders of the micro-batches to try, without repetition.
+
+    Without backward the batches stream: each leaves the pipeline before the next one.
+    """
     order = range(len(parts.mbs))
+    if not parts.plans[0].grads:
+        return [tuple(order)]
     seconds = [
         sum(float(costs.run(k)) for k in union.bodies if runs[k.stage]) for runs in union.runs.T
     ]

@@ -185,7 +185,7 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
 
     def forward_only(self) -> Options:
         """Return the options of a plan that does not train: micro-batches run forward in order."""
-        return replace(self, schedule=FORWARD_ONLY, recompute=(), memory=None, order=None)
+        return replace(self, schedule=FORWARD_ONLY, recompute=(), order=None)
 
 
 def require_options(feeds: Mapping[str, Any], options: Options) -> None:

@@ -258,10 +258,14 @@ class Plan:
         return replace(self.options, **(fixed | changes))
 
     def evaluating(self) -> Options:
-        """Return options for the same network without updates, on the same placement."""
+        """Return options for the same network without updates, on the same placement.
+
+        They have no memory limit: what training needs is more.
+        """
         return replace(
             self.options,
             update=False,
+            memory=None,
             placement=self.placement,
             like=None,
             time_segment=self.choice.time_segment,

@@ -1,6 +1,8 @@
 """The job: a config with the plans to train and to evaluate its model.
 
 Config ─training_plan→ Planned ─job_of→ Job
+
+A network without a loss runs forward only: its plan has no gradients, and there is no other one.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from typing import Any
 from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
-from partitioner.strategies.types import SOLVER_STEPS
+from partitioner.strategies.types import LATENCY, SOLVER_STEPS, STEP, THROUGHPUT
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
+from runtime.planning.mixed_step import stream
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
@@ -25,6 +28,7 @@ from runtime.training.models import build_model
 from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of
 from symgraph.core.context import Context
+from symgraph.core.errors import ConfigError
 from symgraph.frontend import lr_scheduler, optimizer
 from symgraph.frontend.model import Model
 from symgraph.passes.batching import batch_size
@@ -39,7 +43,7 @@ class Planned:
     config: Config
     #: The plan; with several buckets that of the largest.
     training: Plan
-    #: The names of the figures of its losses.
+    #: The names of the figures of its losses; empty: the network runs forward only.
     losses: tuple[Loss, ...]
     #: The model, where all batches have one shape.
     model: Model | None = None
@@ -49,7 +53,7 @@ class Planned:
     def step(self, keys: Sequence[Hashable]) -> StepPrograms:
         """Return the programs of a step with batches of these buckets; plan those that are new."""
         if self.buckets is None:
-            return StepPrograms.of(self.training)
+            return stream(self.training, len(keys))
         for key in keys:
             self.buckets.plan(key, ())
         return self.buckets.step(keys)
@@ -109,7 +113,10 @@ def training_plan(
     lengths = buckets_of(config.data)
     if lengths is None:
         model, losses = with_figures(build_model(config))
-        return Planned(config, plan_model(model, options, dtype, train=True), losses, model)
+        if not losses:
+            options = _forward_only(options)
+        training = plan_model(model, options, dtype, train=bool(losses))
+        return Planned(config, training, losses, model)
     of_buckets: tuple[Loss, ...] = ()
 
     def of_length(bucket: int) -> Model:
@@ -118,6 +125,11 @@ def training_plan(
         return model
 
     buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
+    if not of_buckets:
+        raise ConfigError(
+            f"data.buckets: {config.model} has no loss, and only networks with a loss have "
+            "buckets; use data.sequence_length"
+        )
     return Planned(config, buckets.default, of_buckets, buckets=buckets)
 
 
@@ -131,8 +143,20 @@ def job_of(planned: Planned) -> Job:
             config, training, scoring.default, losses, buckets=planned.buckets, scoring=scoring
         )
     assert model is not None
-    evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
+    evaluation = training
+    if losses:
+        evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
     return Job(config, training, evaluation, losses, model)
+
+
+def require_loss(job: Job) -> None:
+    """Raise ConfigError for a network that cannot be trained, as it has no loss."""
+    if not job.losses:
+        raise ConfigError(
+            f"model: {job.config.model} has no loss, so there is nothing to train: --predict "
+            "OUT.npz runs it, and `loss:` in the config, or an output such as SoftmaxOutput, gives "
+            "it a loss"
+        )
 
 
 def samples_of(config: Config) -> int:
@@ -178,6 +202,16 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )
     return options if pricing is None else replace(options, pricing=pricing)
+
+
+def _forward_only(options: Options) -> Options:
+    """Return the options of a network without a loss, which is never updated.
+
+    Its batches stream, so that its step is as long as the slowest device is busy; its latency is
+    that of a batch with all its micro-batches.
+    """
+    objective = STEP if options.objective == LATENCY else THROUGHPUT
+    return replace(options, update=False, slots=0, clips=False, objective=objective)
 
 
 def devices_of(config: Config) -> tuple[Context, ...]:

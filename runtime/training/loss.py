@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from runtime.engine.divergence import STOP
@@ -60,6 +61,23 @@ def _label(entry: Entry, model: Model) -> str | None:
     variables = walk([entry.node.inputs[names.index("label")]])
     fed = [node.name for node in variables if node.op is None and node.name in model.feeds]
     return fed[0] if len(fed) == 1 else None
+
+
+def labels_of(model: Model) -> frozenset[str]:
+    """Return the inputs that only losses and figures read: what is predicted does not need them."""
+    needed: set[str] = set()
+    ahead = [entry.node for entry in model.symbol.entries if _operator(entry) != NLL]
+    seen = {id(node) for node in ahead}
+    while ahead:
+        node = ahead.pop()
+        if node.op is None:
+            needed.add(node.name)
+        for name, entry in zip_longest(node.input_names, node.inputs):
+            label = node.op is not None and node.op.loss and name == "label"
+            if not label and id(entry.node) not in seen:
+                seen.add(id(entry.node))
+                ahead.append(entry.node)
+    return frozenset(model.data) - needed
 
 
 def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:

@@ -33,7 +33,8 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
         }
         weights = sum(a.nbytes for a in session.arrays[rank].values())
         transport.waiting_for("the summary")
-        held = weights + session.updaters[rank].held + session.workers[rank].held
+        slots = session.updaters[rank].held if rank in session.updaters else 0
+        held = weights + slots + session.workers[rank].held
         ranks[:] = transport.exchange({"bodies": local, "bytes": held})
 
     session.cluster.run(work)

@@ -22,7 +22,7 @@ from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import Saves, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
 from runtime.training.data.base import Dataset, Inputs
-from runtime.training.job import Job, create_optimizer, plan_facts
+from runtime.training.job import Job, create_optimizer, plan_facts, require_loss
 from runtime.training.loss import mean_loss
 from runtime.training.metrics import HeldOutMetrics
 from runtime.training.models import initializer_of
@@ -97,8 +97,7 @@ class Trainer:
         self.source = training
         self.valid = data.source("held-out", config, job.model)
         cluster.run(lambda transport: agree_on_data(transport, data.digest))
-        first = initializer_of(job.model, config)
-        arrays = initialize(job.training, cluster, first, config.train.seed)
+        arrays = initial_arrays(job, cluster)
         self.metrics = HeldOutMetrics(job) if config.evaluate.metrics else None
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.saves = None
@@ -142,8 +141,10 @@ class Trainer:
                 still for it.
 
         Raises:
-            ConfigError: Another run writes checkpoints into the same folder.
+            ConfigError: The network has no loss, or another run writes checkpoints into the same
+                folder.
         """
+        require_loss(self.job)
         self._lock()
         try:
             with self._signals.heard(self._ask_to_stop):
@@ -416,8 +417,14 @@ class Trainer:
         }
 
 
+def initial_arrays(job: Job, cluster: Cluster) -> Arrays:
+    """Return the parameters and states of the local ranks with which training begins."""
+    first = initializer_of(job.model, job.config)
+    return initialize(job.training, cluster, first, job.config.train.seed)
+
+
 def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[Session, Session]:
-    """Create the sessions to train and to evaluate."""
+    """Create the sessions to train and to evaluate; one of both if it runs forward only."""
     train = job.config.train
     seed = train.seed
     given: Any = {
@@ -427,6 +434,9 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
         "seed": seed,
         "timed": timed,
     }
+    if not job.losses:
+        session = Session(job.training, cluster, arrays, seed=seed, timed=timed)
+        return session, session
     if job.buckets is None or job.scoring is None:
         training = Session(job.training, cluster, arrays, **given)
         keep = bool(job.config.evaluate.metrics)

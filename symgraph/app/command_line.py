@@ -165,7 +165,7 @@ def _discard(stream: TextIO) -> None:
 
 
 # at most one of these; without one: train
-MODES = ("plan", "explain", "profile", "compare", "search", "measure_machine")
+MODES = ("plan", "explain", "predict", "profile", "compare", "search", "measure_machine")
 NEEDS: dict[str, tuple[str, ...]] = {  # options that apply to some modes only
     "steps": ("profile", "compare", "search"),
     "no_baseline": ("profile", "compare", "search"),
@@ -195,6 +195,12 @@ def build_parser() -> argparse.ArgumentParser:
         "further configs",
     )
     _planning(parser.add_argument_group("planning"))
+    parser.add_argument(
+        "--predict",
+        metavar="FILE",
+        help="run all samples of the data through the network, in order, with the newest "
+        "checkpoint's weights, and write its outputs as .npz",
+    )
     parser.add_argument(
         "--log", metavar="FILE", help="append a line of JSON to FILE for each training step"
     )

@@ -136,7 +136,9 @@ class PartitionConfig(Section):
     """Whether a strategy keeps the nodes of one ctx_group together."""
     objective: Literal["step", "throughput", "latency"] = "step"
     """The quantity that strategy auto minimizes: the time of a step with all micro-batches, the
-    load of the slowest device (as in an endless pipeline), or the time of one micro-batch alone."""
+    load of the slowest device (as in an endless pipeline), or the time of one micro-batch alone. A
+    network without a loss is also ranked by it: by throughput (step means the same), or by the
+    latency of a batch with all micro-batches."""
     split_tied: bool = False
     """Whether a strategy may send a parameter to devices other than its own."""
     split: Literal["auto", "none"] = "auto"

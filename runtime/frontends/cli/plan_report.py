@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from partitioner.costs.cost import CostTable
 from partitioner.views.picture import group_block
 from partitioner.views.report import table
 from runtime.planning.costs.prices import CostModel, KernelCosts
+from runtime.planning.mixed_step import predict, stream, stream_batches
 from runtime.planning.plan import Plan, PlanCandidate
+from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.schedule.replay import simulate
 from runtime.schedule.timeline import Timeline
@@ -32,17 +35,18 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     timeline = simulate(
         plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     )
-    config = job.config
+    config, figures = job.config, _figures(job, timeline, prices)
+    phases = "with gradients" if job.losses else "forward only"
     head = (
-        f"{config.model}: {len(plan.partition.graph)} nodes with gradients, batch of "
+        f"{config.model}: {len(plan.partition.graph)} nodes {phases}, batch of "
         f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, {how(plan)}"
     )
     parts = [
         head,
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
         "memory at the worst moment:\n" + memory_table(plan),
-        f"predicted step: {timeline.makespan * 1e3:.1f} ms, bubble "
-        f"{timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
+        _predicted(job, timeline, figures)
+        + f", bubble {timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
         + chart(timeline)
         + "\n"
         + _bound(plan, timeline),
@@ -57,12 +61,32 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         parts.insert(-1, "splits: " + "; ".join(c.split_words for c in plan.splits))
     if len(plan.candidates) > 1:
         parts.insert(-1, "tried:\n" + candidates_table(plan))
-    return "\n\n".join(parts), _figures(job, timeline)
+    return "\n\n".join(parts), figures
 
 
-def _figures(job: Job, timeline: Timeline) -> dict[str, Any]:
+def _predicted(job: Job, timeline: Timeline, figures: Mapping[str, Any]) -> str:
+    """Say how long a step takes; forward only, how fast batches stream and how long one takes."""
+    if job.losses:
+        return f"predicted step: {timeline.makespan * 1e3:.1f} ms"
+    batch = figures["predicted_batch_seconds"]
+    return (
+        f"predicted: {sum(job.training.sizes) / batch:,.0f} samples/s, a batch every "
+        f"{seconds_text(batch)} while batches stream; latency of a batch alone "
+        f"{seconds_text(timeline.makespan)}"
+    )
+
+
+def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
     plan, config = job.training, job.config
-    return {
+    of_pace = {}
+    if not job.losses:
+        batches = stream_batches(plan, STREAM)
+        streaming = predict(stream(plan, batches), prices)
+        of_pace = {
+            "predicted_batch_seconds": steady(streaming, batches),
+            "predicted_latency_seconds": timeline.makespan,
+        }
+    return of_pace | {
         "predicted_step_seconds": timeline.makespan,
         "bubble_fraction": timeline.bubble_fraction,
         "schedule": plan.choice.schedule,
@@ -132,31 +156,12 @@ def how(plan: Plan) -> str:
 
 def memory_table(plan: Plan) -> str:
     """Return what the memory of each device consists of at its worst moment."""
-    head = (
-        "rank",
-        "device",
-        "parameters",
-        "optimizer",
-        "scratch",
-        "gradients",
-        "activations",
-        "transient",
-        "peak",
-        "at",
-    )
-    rows: list[tuple[str, ...]] = [head]
-    for rank, m in enumerate(plan.memory):
-        parts = (
-            m.parameters,
-            m.optimizer,
-            m.scratch,
-            m.gradients,
-            m.activations,
-            m.transient,
-            m.peak,
-        )
-        device = str(plan.devices[rank])
-        rows.append((str(rank), device, *map(bytes_text, parts), str(m.at)))
+    parts = ("parameters", "optimizer", "scratch", "gradients", "activations", "transient", "peak")
+    shown = [name for name in parts if plan.grads or name not in ("optimizer", "gradients")]
+    rows: list[tuple[str, ...]] = [("rank", "device", *shown, "at")]
+    for rank, memory in enumerate(plan.memory):
+        texts = [bytes_text(getattr(memory, name)) for name in shown]
+        rows.append((str(rank), str(plan.devices[rank]), *texts, str(memory.at)))
     return "\n".join(aligned_columns(rows))
 
 

@@ -3,6 +3,7 @@
     python -m symgraph.run CONFIG [key.path=value ...] [--plan | --profile] [--json]
     python -m symgraph.run CONFIG --explain NODE|GROUP     why it is on its device
     python -m symgraph.run CONFIG CONFIG ... --compare
+    python -m symgraph.run CONFIG --predict OUT.npz       outputs for all samples of its data
     mpiexec -n N python -m symgraph.run CONFIG            one rank per device
     python -m symgraph.run --measure-machine [FILE]       speeds and links, for `machine: FILE`;
                            ["devices=[gpu(0), ...]"]      of these devices, by default the cores
@@ -80,19 +81,25 @@ def _command(options: argparse.Namespace) -> int:
         return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    trains = not any(getattr(options, mode) for mode in MODES)
-    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES, synthetic=not trains)
+    reads = options.predict or not any(getattr(options, mode) for mode in MODES)
+    load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES, synthetic=not reads)
     if options.compare:
         return _run(lambda: _candidates(options, load), options, _compare)
     if options.plan or options.explain:
         shown = _plan if options.plan else _explain
         return shown(load(options.config, options.overrides), options)
-    work = _profile if options.profile else _search if options.search else _train
+    work = _work(options)
     if launched_by_mpi(os.environ):
         return _run(lambda: _config(options, load, work), options, work)
     configs = _config(options, load, work)
     status = _supervise(configs, options) if work is _train else None
     return _run(lambda: configs, options, work) if status is None else status
+
+
+def _work(options: argparse.Namespace) -> Work:
+    """Return the work of the mode that is asked for."""
+    modes: dict[str, Work] = {"profile": _profile, "search": _search, "predict": _predict}
+    return next((work for mode, work in modes.items() if getattr(options, mode)), _train)
 
 
 def _config(
@@ -337,6 +344,17 @@ def _search(
     )
 
 
+def _predict(
+    configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
+) -> dict[str, Any]:
+    from runtime.frontends.cli.predict import predict
+    from runtime.training.clusters import transport_of
+
+    (config,) = configs.values()
+    found = predict(config, clusters.of(config), console, options.predict)
+    return found | {"transport": transport_of(config, os.environ)}
+
+
 def _train(
     configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
@@ -385,11 +403,12 @@ def _fit(
     from runtime.backends.device.processor import limit_blas
     from runtime.profiling.calibration.pricing import CostCache
     from runtime.training.data.table import load_data
-    from runtime.training.job import devices_of, plan_facts, prepare
+    from runtime.training.job import devices_of, plan_facts, prepare, require_loss
     from runtime.training.trainer import Trainer, blas_threads
 
     cluster = recorder.cluster
     job = prepare(config, CostCache().on(cluster, devices_of(config)))
+    require_loss(job)
     link.tell(plan=plan_facts(job))
     data = load_data(config)
     _introduce(job, data, console)

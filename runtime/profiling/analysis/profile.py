@@ -22,6 +22,7 @@ from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import sent_bytes
 from runtime.planning.plan import Plan
 from runtime.profiling.analysis.mixture import Mixture
+from runtime.profiling.analysis.pace import Pace
 from runtime.profiling.analysis.record import Record, bucket_text
 from runtime.profiling.analysis.rows import BodyRow, Row, bodies, operators, run_seconds
 from runtime.schedule.replay import RankMemory
@@ -75,6 +76,8 @@ class Profile:
     """The unit of counts: "samples" or "tokens"."""
     baseline_memory: tuple[RankMemory, ...]
     """The memory of each rank for the plan of the largest bucket, which is always bound."""
+    pace: Pace | None = None
+    """The throughput and latency of a network that runs forward only; None: it is trained."""
     predicted_again: float | None = None
     """Seconds predicted for the typical step with kernels timed after the steps, if they were."""
 

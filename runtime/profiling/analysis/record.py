@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,26 +149,43 @@ class _Alike:
 class Recorder:
     """Trains some steps at a time and keeps their times; the trainer must be timed.
 
-    Every process of an MPI run does the same and gets the same records.
+    A network that runs forward only has two kinds of step in turns: some batches that stream, and
+    one batch alone. Every process of an MPI run does the same and gets the same records.
     """
 
-    def __init__(self, trainer: Trainer, steps: int, warm_up: int = WARM_UP) -> None:
+    def __init__(
+        self, trainer: Trainer, steps: int, warm_up: int = WARM_UP, *, stream: int = 1
+    ) -> None:
         """Run every mixture among the next steps a few times, uncounted.
 
         Args:
             trainer: a timed trainer.
             steps: the number of steps that will be measured.
             warm_up: the least number of uncounted steps.
+            stream: the batches of a step that streams.
         """
         self.trainer = trainer
         self._alike: dict[tuple[Hashable, ...], _Alike] = {}
         self._figures: dict[str, float] = {}
         self._samples = 0  # of the last measured step
         self._steps = 0
-        kinds = {_keys(batches): batches for _, batches in islice(trainer.steps(0), steps)}
+        self._stream = stream
+        rounds = islice(self._rounds(), steps)
+        kinds = {_keys(batches): batches for together in rounds for _, batches in together}
         for batches in max(PASSES, -(-warm_up // len(kinds))) * list(kinds.values()):
             self._step(batches)
-        self._batches = trainer.steps(0)
+        self._next = self._rounds()
+
+    def _rounds(self) -> Iterator[list[tuple[int, Sequence[DataBatch]]]]:
+        """Yield the steps that are run together, each with its samples and batches."""
+        trainer, count = self.trainer, self._stream
+        steps = trainer.steps(0)
+        if count == 1:
+            yield from ([(trainer.source.count(number), batches)] for number, batches in steps)
+        while some := list(islice(steps, count)):
+            several = [batch for _, batches in some for batch in batches]
+            counts = [trainer.source.count(number) for number, _ in some]
+            yield [(sum(counts), several), (counts[0], several[:1])]
 
     def _step(self, batches: Sequence[DataBatch]) -> tuple[tuple[int, int], dict[int, Laps]]:
         """Run a step; return its begin and end, and the calls of the local ranks."""
@@ -181,16 +198,16 @@ class Recorder:
     def run(self, steps: int, *, keep: bool = True) -> None:
         """Run this many steps; `keep` says whether they join the record."""
         session = self.trainer.training
-        for number, batches in islice(self._batches, steps):
+        for samples, batches in chain.from_iterable(islice(self._next, steps)):
             wall, laps = self._step(batches)
             if not keep:
                 continue
             alike = self._alike.setdefault(
                 _keys(batches), _Alike(session.programs, session.workers)
             )
-            alike.numbers.append(self._steps)
-            self._samples = self.trainer.source.count(number)
-            alike.counts.append(self._samples)
+            alike.numbers.append(len(alike.numbers) if self._stream > 1 else self._steps)
+            self._samples = samples
+            alike.counts.append(samples)
             alike.walls.append(wall)
             self._steps += 1
             for rank, worker in session.workers.items():

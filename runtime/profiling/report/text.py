@@ -24,7 +24,7 @@ def profile_report(profile: Profile) -> str:
     """Return the text that `--profile` prints."""
     return "\n\n".join(
         [
-            "\n".join([how_long(profile), *again(profile)]),
+            "\n".join([*pace_lines(profile), how_long(profile), *again(profile)]),
             *(["steps by their buckets:\n" + mixtures_table(profile)] if several(profile) else []),
             "where the time of a step goes, in ms:\n"
             + parts_table(profile)
@@ -74,13 +74,30 @@ def how_long(profile: Profile) -> str:
     """Return a line with the step beside its prediction."""
     low, high = np.percentile(profile.every(), (25, 75))
     kinds = f" of {len(profile.mixtures)} mixtures of buckets" if several(profile) else ""
+    if profile.pace is not None:
+        kinds = f" of {count_text(len(profile.typical.record.keys), 'batch')}"
     return (
-        f"{count_text(profile.steps, 'step')}{kinds}, {'mean' if kinds else 'median'} "
+        f"{count_text(profile.steps, 'step')}{kinds}, {'mean' if several(profile) else 'median'} "
         f"{seconds_text(profile.step)} (half of them between "
         f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
         f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "
         f"{profile.bubble_fraction:.1%} of all ranks' time"
     )
+
+
+def pace_lines(profile: Profile) -> list[str]:
+    """Return the throughput and latency of a network that runs forward only, in a line each."""
+    pace = profile.pace
+    if pace is None:
+        return []
+    stream, alone = float(np.median(pace.stream)), pace.latency
+    return [
+        f"forward only: {pace.throughput:,.0f} {profile.unit}/s, a batch of {pace.count:,.0f} "
+        f"every {seconds_text(stream)} while batches stream, predicted "
+        f"{seconds_text(pace.predicted_stream)} ({pace.predicted_stream / stream - 1:+.1%})",
+        f"latency of a batch alone: {seconds_text(alone)}, predicted "
+        f"{seconds_text(pace.predicted_alone)} ({pace.predicted_alone / alone - 1:+.1%})",
+    ]
 
 
 def again(profile: Profile) -> list[str]:
@@ -271,7 +288,21 @@ def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
 
 def figures(profile: Profile) -> dict[str, Any]:
     """Return the keys that `--profile --json` adds to those of a run."""
-    return {
+    pace = profile.pace
+    of_pace = (
+        {}
+        if pace is None
+        else {
+            f"{profile.unit}_per_second": pace.throughput,
+            "batch_seconds": pace.count / pace.throughput,
+            "batch_seconds_all": pace.stream.tolist(),
+            "predicted_batch_seconds": pace.predicted_stream,
+            "latency_seconds": pace.latency,
+            "latency_seconds_all": pace.alone.tolist(),
+            "predicted_latency_seconds": pace.predicted_alone,
+        }
+    )
+    return of_pace | {
         "step_seconds": profile.step,
         "step_seconds_all": profile.every().tolist(),
         "predicted_step_seconds": profile.predicted_step,

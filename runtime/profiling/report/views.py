@@ -10,7 +10,7 @@ import numpy as np
 from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.analysis.waits import reasons
-from runtime.profiling.report.text import again, how_long, warnings
+from runtime.profiling.report.text import again, how_long, pace_lines, warnings
 from runtime.schedule.instructions import Free, Recv, Run, Send
 from runtime.schedule.timeline import Timeline
 from symgraph.core.units import bytes_text, flops_text, seconds_text
@@ -35,7 +35,7 @@ def exhibit(profile: Profile) -> dict[str, Any]:
             "predicted": _view(typical, typical.predicted, {}),
         },
         "shown": typical.name,
-        "head": how_long(profile),
+        "head": ". ".join([*pace_lines(profile), how_long(profile)]),
         "reasons": [*again(profile), *reasons(profile)],
         "warnings": warnings(profile),
     }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from partitioner.strategies.types import LATENCY
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.mixed_step import predict
+from runtime.planning.mixed_step import predict, stream_batches
 from runtime.planning.plan import Plan
 from runtime.planning.splits import GroupSplit
+from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.search.epoch import Epoch
 from runtime.profiling.trials.baseline import ONE
 from runtime.profiling.trials.trial import prices_of
@@ -23,9 +25,10 @@ class Candidate:
     """A config that is planned.
 
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
-    part of an epoch. quick: whether it was placed with little effort, so that its config may make
-    another plan. took: seconds to plan it, without those that kernels were measured. given:
-    whether it is the user's. baseline: whether it is the network on one device.
+    part of an epoch. batches: that stream in a step; seconds are then those of one of them. quick:
+    whether it was placed with little effort, so that its config may make another plan. took:
+    seconds to plan it, without those that kernels were measured. given: whether it is the user's.
+    baseline: whether it is the network on one device.
     """
 
     config: Config
@@ -33,6 +36,7 @@ class Candidate:
     planned: Planned
     prices: CostModel
     steps: tuple[tuple[float, Timeline], ...]
+    batches: int = 1
     quick: bool = False
     took: float = 0.0
     given: bool = False
@@ -42,11 +46,18 @@ class Candidate:
     def of(
         cls, config: Config, splits: tuple[GroupSplit, ...], planned: Planned, epoch: Epoch
     ) -> Candidate:
-        """With the prediction of every step. Raises ScheduleError for steps that cannot be."""
+        """With the prediction of every step. Raises ScheduleError for steps that cannot be.
+
+        A network without a loss is predicted as it is measured: with batches that stream, or with
+        one alone if its latency counts.
+        """
+        if not planned.losses and config.partition.objective != LATENCY:
+            epoch = (((None,) * stream_batches(planned.training, STREAM), 1.0),)
         steps = [(part, planned.step(keys)) for keys, part in epoch]
         prices = prices_of(planned, [step for _, step in steps])
         found = tuple((part, predict(step, prices)) for part, step in steps)
-        return cls(config, splits, planned, prices, found)
+        batches = 1 if planned.losses else len(epoch[0][0])
+        return cls(config, splits, planned, prices, found, batches)
 
     @property
     def plan(self) -> Plan:
@@ -67,7 +78,9 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The predicted step."""
+        """The predicted step, or batch of a stream."""
+        if self.batches > 1:
+            return sum(part * steady(timeline, self.batches) for part, timeline in self.steps)
         return sum(part * timeline.makespan for part, timeline in self.steps)
 
     @cached_property
@@ -82,12 +95,13 @@ class Candidate:
             and (t.time_segment, t.recompute) == (choice.time_segment, choice.recompute)
         ]
         busy = sum(part * max(timeline.busy()) for part, timeline in self.steps)
-        return max(min(proved, default=0.0), busy)
+        return max(min(proved, default=0.0), busy / self.batches)
 
     @property
     def even(self) -> float:
         """Seconds of a step if its runs were spread evenly over all ranks, which never wait."""
-        return sum(part * sum(line.busy()) / line.ranks for part, line in self.steps)
+        busy = sum(part * sum(line.busy()) / line.ranks for part, line in self.steps)
+        return busy / self.batches
 
     @property
     def simulated(self) -> int:

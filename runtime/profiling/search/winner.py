@@ -7,7 +7,7 @@ from pathlib import Path
 from partitioner.costs.cost import CostTable
 from runtime.planning.costs.files import save_prices
 from runtime.planning.costs.prices import CostModel, always
-from runtime.planning.options import AUTO
+from runtime.planning.options import AUTO, FORWARD_ONLY
 from runtime.planning.plan import Plan
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.search import Found
@@ -15,7 +15,7 @@ from runtime.profiling.trials.baseline import Gain, baseline_of
 from runtime.profiling.trials.compare import Comparison
 from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
-from symgraph.app.config import Config
+from symgraph.app.config import Config, PipelineConfig
 from symgraph.core.errors import ConfigError, SymgraphError
 from symgraph.core.units import aligned_columns, count_text, seconds_text
 
@@ -117,6 +117,8 @@ def _pinned(winner: Candidate, path: Path) -> Config:
     """A config without open choices; tried, so that it really makes the winner's plan."""
     choice = winner.plan.choice
     schedule = choice.schedule
+    if schedule == FORWARD_ONLY:  # which no config asks for
+        schedule = PipelineConfig().schedule
     if schedule == AUTO:
         schedule = str(path.with_suffix(".schedule.txt"))
         Path(schedule).write_text(f"{winner.plan.schedule}\n", encoding="utf-8")

@@ -31,8 +31,9 @@ def baseline_of(config: Config) -> Config:
 
     That is the fastest of a machine file, or else the first GPU, or else the first device.
     """
-    costs = PartitionConfig(memory=config.partition.memory, costs=config.partition.costs)
-    update = {"devices": (_fastest(config),), "partition": costs, "transport": THREADS}
+    kept = {key: getattr(config.partition, key) for key in ("memory", "costs", "objective")}
+    partition = PartitionConfig(**kept)
+    update = {"devices": (_fastest(config),), "partition": partition, "transport": THREADS}
     return _network(config).model_copy(update=update)
 
 
@@ -152,6 +153,8 @@ class Gain:
     name: str = ""
     #: Why one device cannot hold the network.
     reason: str = ""
+    #: What the seconds are of.
+    what: str = "a step"
 
     @property
     def speedup(self) -> float | None:
@@ -175,8 +178,8 @@ class Gain:
         how = "" if self.threads else ", both simulated"
         if not self.clear:
             verdict = (
-                f"no clear gain: a step takes {step} on {many} and {alone} on {one}, and their "
-                "spreads overlap"
+                f"no clear gain: {self.what} takes {step} on {many} and {alone} on {one}, and "
+                "their spreads overlap"
             )
         elif times > 1:
             verdict = f"{many}: {times:.2f} times as fast as {one} ({step} beside {alone}{how})"

@@ -35,6 +35,7 @@ from runtime.schedule.views.draw import chart
 from runtime.training.job import Planned
 from runtime.transports import Cluster
 from symgraph.app.config import Config
+from symgraph.core.errors import ConfigError
 from symgraph.core.units import aligned_columns, bytes_text, seconds_text, value_text
 
 TURN = 4  # counted steps of a turn
@@ -126,6 +127,7 @@ def compare(
             too_large[name] = made
         else:
             trials[name] = made
+    _require_alike(trials)
     wide = [config for config in given.values() if len(config.devices) > 1]
     beside = [name for name in trials if any(is_baseline(given[name], c) for c in wide)]
     alternate(trials, whole, say=say, ends=ends, keep=beside)
@@ -134,6 +136,18 @@ def compare(
     ranking = sorted(measured, key=lambda c: -c.figures.per_second)
     reasons = [(given[name], reason) for name, reason in too_large.items()]
     return Comparison(tuple(ranking), gain_of(ranking, reasons))
+
+
+def _require_alike(trials: Mapping[str, Trial]) -> None:
+    """Raise ConfigError for candidates that are not ranked by the same figure."""
+    criteria = {name: trial.criterion for name, trial in trials.items()}
+    for name, criterion in criteria.items():
+        first, wanted = next(iter(criteria.items()))
+        if criterion != wanted:
+            raise ConfigError(
+                f"candidate {first!r} is ranked by {wanted}, but {name!r} by {criterion}; compare "
+                "networks that all have a loss, or none with one partition.objective"
+            )
 
 
 def alternate(
@@ -183,6 +197,7 @@ def gain_of(ranking: Sequence[Compared], too_large: Sequence[tuple[Config, str]]
         return None
     best = several[0]
     name = best.name if len(several) > 1 else ""
+    what = "a step" if best.figures.latency is None else "a batch"
     for c in ranking:
         if is_baseline(c.config, best.config):
             return Gain(
@@ -194,6 +209,7 @@ def gain_of(ranking: Sequence[Compared], too_large: Sequence[tuple[Config, str]]
                 c.outcome.summary["micro_batches"],
                 c.outcome.summary["blas_threads"],
                 name,
+                what=what,
             )
     for one, reason in too_large:
         if is_baseline(one, best.config):
@@ -237,11 +253,14 @@ HEAD = (
 
 
 def _head(compared: Sequence[Compared]) -> tuple[str, ...]:
-    return tuple(name.format(unit=compared[0].outcome.profile.unit) for name in HEAD)
+    head = tuple(name.format(unit=compared[0].outcome.profile.unit) for name in HEAD)
+    if compared[0].figures.latency is None:
+        return head
+    return (*(name.replace("step", "batch") for name in head), "latency")
 
 
 def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Return a row per candidate below HEAD."""
+    """Return a row per candidate below HEAD; forward only, with the latency of a batch."""
     best = compared[0].figures.per_second
     return [
         (
@@ -257,6 +276,7 @@ def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
             bytes_text(f.bytes_sent),
             seconds_text(f.predicted),
             f"{f.error:+.1%}",
+            *([] if f.latency is None else [seconds_text(f.latency)]),
         )
         for place, c in enumerate(compared, 1)
         for f in [c.figures]
@@ -270,7 +290,7 @@ def _sortable(compared: Sequence[Compared]) -> list[Sequence[Cell]]:
         zip(compared, ranking(compared), strict=True), 1
     ):
         f = c.figures
-        values = (*f[:3], f.per_second, *f[3:])
+        values = (*f[:3], f.per_second, *f[3:9], *([] if f.latency is None else [f.latency]))
         rows.append([(str(place), place), name, *zip(texts, map(float, values), strict=True)])
     return rows
 

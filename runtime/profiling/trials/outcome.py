@@ -20,6 +20,7 @@ class Figures(NamedTuple):
     spread: float
     """The interquartile range of per_second, of each step relative to its prediction."""
     step: float
+    """The seconds of a step; forward only: of a batch, by which candidates are ranked."""
     bubble: float
     """The share of all ranks' time in which no body runs."""
     imbalance: float
@@ -30,6 +31,8 @@ class Figures(NamedTuple):
     predicted: float
     error: float
     """The error of the prediction as a share of the step."""
+    latency: float | None = None
+    """Forward only: the seconds of a batch alone."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Outcome:
     def quartiles(self) -> tuple[float, float]:
         """The pace of the steps' lower and upper quartile; see Figures.spread."""
         profile = self.profile
+        if profile.pace is not None:
+            low, high = np.percentile(profile.pace.count / profile.pace.seconds, (25, 75))
+            return float(low), float(high)
         pace = profile.every(predicted=True) / profile.every()  # 1: as predicted
         low, high = np.percentile(pace, (25, 75)) * profile.count / profile.predicted_step
         return float(low), float(high)
@@ -58,7 +64,7 @@ class Outcome:
         profile = self.profile
         low, high = self.quartiles
         waits = sum(parts.time.imbalance for parts in profile.parts)
-        return Figures(
+        found = Figures(
             profile.count / profile.step,
             high - low,
             profile.step,
@@ -68,6 +74,18 @@ class Outcome:
             round(profile.bytes_sent),
             profile.predicted_step,
             profile.error,
+        )
+        pace = profile.pace
+        if pace is None:
+            return found
+        seconds = float(np.median(pace.seconds))
+        return found._replace(
+            per_second=pace.count / seconds,
+            step=seconds,
+            bytes_sent=round(profile.bytes_sent / len(profile.typical.record.keys)),
+            predicted=pace.predicted,
+            error=pace.predicted / seconds - 1,
+            latency=pace.latency,
         )
 
 

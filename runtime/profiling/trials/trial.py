@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner.costs.cost import Speed
+from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.backends.device.arrays import device
 from runtime.backends.device.processor import core_count, limit_blas
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
-from runtime.planning.mixed_step import predict
+from runtime.planning.mixed_step import predict, stream_batches
 from runtime.planning.step import StepPrograms
+from runtime.profiling.analysis.pace import STREAM, Pace, alone_of, streaming
 from runtime.profiling.analysis.profile import Profile, profile_of
 from runtime.profiling.analysis.record import STEPS, WARM_UP, Record, Recorder
 from runtime.profiling.calibration.pricing import CostCache
@@ -132,8 +134,21 @@ class Trial:
         threads = threads_of(config, cluster)
         with limit_blas(threads):
             trainer = Trainer(job, cluster, shared.data(config), timed=True)
-            recorder = Recorder(trainer, steps, warm_up)
+            batches = stream_batches(job.training, STREAM)
+            recorder = Recorder(trainer, steps, warm_up, stream=batches)
         return cls(planned, job, recorder, threads)
+
+    @property
+    def by_latency(self) -> bool:
+        """Whether it is judged by the latency of a batch, which only a forward-only network is."""
+        return not self.job.losses and self.job.config.partition.objective == LATENCY
+
+    @property
+    def criterion(self) -> str:
+        """What it is judged by, in a word."""
+        if self.job.losses:
+            return "training steps"
+        return LATENCY if self.by_latency else THROUGHPUT
 
     def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
         """Run this many more steps; `keep` says whether they are measured."""
@@ -153,7 +168,12 @@ class Trial:
         records = self.recorder.records()
         prices = prices_of(self.planned, [record.step for record in records])
         unit = self.recorder.trainer.data.unit
-        found = profile_of(records, prices, speeds, self.job.training, self.recorder.loss, unit)
+        pace, shown = None, records
+        if not self.job.losses:
+            pace = Pace.of(records, prices, by_latency=self.by_latency)
+            shown = (alone_of(records) if self.by_latency else streaming(records),)
+        found = profile_of(shown, prices, speeds, self.job.training, self.recorder.loss, unit)
+        found = replace(found, pace=pace)
         if again is None or abs(found.error) <= OFF:
             return found
         seconds = self._predict_again(found.typical.record, prices, again)
@@ -174,7 +194,7 @@ class Trial:
         """Return all keys of `--json` for a profiled run."""
         found = (
             {
-                "train_loss": profile.loss,
+                "train_loss": profile.loss if self.job.losses else None,
                 "steps": profile.steps,
                 profile.unit: sum(int(m.record.counts.sum()) for m in profile.mixtures),
                 f"{profile.unit}_per_second": profile.count / profile.step,

@@ -109,6 +109,25 @@ def read_about(path: Path) -> dict[str, Any]:
     return {"steps": manifest.steps, "generation": manifest.generation, **manifest.facts}
 
 
+def read_parameters(session: Session, path: Path) -> None:
+    """Set the parameters and auxiliary states of a session to a checkpoint's.
+
+    Raises ConfigError for a tensor that is missing or has another shape or dtype.
+    """
+
+    def work(transport: Transport) -> None:
+        with Reader(path) as reader:
+            _read_parameters(session, transport.rank, reader)
+
+    session.cluster.run(work)
+
+
+def _read_parameters(session: Session, rank: int, reader: Reader) -> None:
+    shards = session.plan.shards
+    for name, array in session.arrays[rank].items():
+        copy(array, reader.read("{}", name, array, shards.get(name)))
+
+
 def restore(session: Session, path: Path) -> None:
     """Set a fresh training session to a checkpoint's parameters, optimizer, states and step.
 
@@ -121,8 +140,7 @@ def restore(session: Session, path: Path) -> None:
     def work(transport: Transport) -> None:
         rank, shards = transport.rank, session.plan.shards
         with Reader(path) as reader:
-            for name, array in session.arrays[rank].items():
-                copy(array, reader.read("{}", name, array, shards.get(name)))
+            _read_parameters(session, rank, reader)
             updater, worker = session.updaters[rank], session.workers[rank]
             updater.resume(about)
             for name in session.plan.grads:

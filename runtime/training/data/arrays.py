@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,6 +67,13 @@ class ArraysDataset:
         rows = np.sort(order[:held_out] if part == "held-out" else order[held_out:])
         return self.train, rows
 
+    def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
+        inputs.require(self.train, self.name)
+        rows, scale = np.arange(self.samples), dict(self.data.scale)
+        samples = Samples(inputs, self.train, rows, scale, self.name, None, padded=True)
+        for step in range(len(samples)):
+            yield from samples.batches(step)
+
     def source(self, part: Part, config: Config, model: Model | None) -> Source | None:
         inputs, seed = Inputs.of(model), config.train.seed
         arrays, rows = self._rows(part, seed)
@@ -125,7 +132,7 @@ class Samples:
         epoch, number = divmod(step, len(self))
         batch = self.inputs.batch
         rows = self._order(epoch)[number * batch : (number + 1) * batch]
-        taken = {name: self._taken(name, rows) for name in self.inputs.feeds}
+        taken = {n: self._taken(n, rows) for n in self.inputs.feeds if n in self.arrays}
         return [self.inputs.batch_of(taken, self.name, batch - len(rows))]
 
     def _order(self, epoch: int) -> Rows:

@@ -5,7 +5,7 @@ DataConfig ──SOURCES[kind]──▶ Dataset ──source(part, inputs, seed)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -67,6 +67,17 @@ class Dataset(Protocol):
         """Return what to say of the data before training."""
         ...
 
+    def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
+        """Yield all training samples once, in order, for predictions; the last batch is filled up.
+
+        Args:
+            inputs: The inputs of the network.
+
+        Raises:
+            ConfigError: The data does not fit the network, or has no samples in an order.
+        """
+        ...
+
     def source(self, part: Part, config: Any, model: Model | None) -> Source | None:
         """Return the batches of a part of the data; None for a part without any.
 
@@ -86,12 +97,15 @@ class Inputs:
     """The inputs that a network is fed, and the batches of arrays that fit them."""
 
     feeds: Mapping[str, Feed]
+    #: Those that may be missing, for which zeros are fed; None: no array may be missing, and none
+    #: may be there that is no input.
+    optional: Collection[str] | None = None
 
     @classmethod
-    def of(cls, model: Model | None) -> Inputs:
+    def of(cls, model: Model | None, optional: Collection[str] | None = None) -> Inputs:
         """Return the inputs of a model; its states are not fed."""
         assert model is not None, "only text has buckets"
-        return cls({name: model.feeds[name] for name in model.data})
+        return cls({name: model.feeds[name] for name in model.data}, optional)
 
     @property
     def batch(self) -> int:
@@ -100,16 +114,19 @@ class Inputs:
         return feed.type.shape[feed.axis]
 
     def require(self, names: Mapping[str, Any], source: str) -> None:
-        """Raise ConfigError unless there is an array for each input, and for nothing else."""
+        """Raise ConfigError unless there is an array for each input, and for nothing else.
+
+        If some are optional, these may be missing, and arrays of no input are left out.
+        """
         known = ", ".join(self.feeds)
         for name in names:
-            if name not in self.feeds:
+            if name not in self.feeds and self.optional is None:
                 raise ConfigError(
                     f"{source} has {name!r}, but the network has no such input; "
                     f"{nearest(name, self.feeds)}"
                 )
         for name in self.feeds:
-            if name not in names:
+            if name not in names and name not in (self.optional or ()):
                 there = ", ".join(names) or "nothing"
                 raise ConfigError(
                     f"{source} lacks {name!r}: the network's inputs are {known}, but it has {there}"
@@ -117,7 +134,7 @@ class Inputs:
 
     def samples(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of samples in a batch of arrays."""
-        name, feed = next(iter(self.feeds.items()))
+        name, feed = next((n, feed) for n, feed in self.feeds.items() if n in arrays)
         shape = np.shape(arrays[name])
         return int(shape[feed.axis]) if len(shape) > feed.axis else 0
 
@@ -130,9 +147,15 @@ class Inputs:
             pad: Samples that they lack; copies of the first one take their place.
         """
         self.require(arrays, source)
+        given = {n: np.asarray(arrays[n]) for n in self.feeds if n in arrays}
         if pad:
-            arrays = {n: self._filled(n, np.asarray(arrays[n]), pad) for n in self.feeds}
-        return self.made({n: self.fitted(n, arrays[n], source) for n in self.feeds}, pad)
+            given = {n: self._filled(n, array, pad) for n, array in given.items()}
+        fitted = {n: self.fitted(n, array, source) for n, array in given.items()}
+        return self.made({n: fitted[n] if n in fitted else self._zeros(n) for n in self.feeds}, pad)
+
+    def _zeros(self, name: str) -> Array:
+        shape, dtype = self.feeds[name].type
+        return np.zeros(shape, dtype)
 
     def _filled(self, name: str, array: Array, pad: int) -> Array:
         axis = self.feeds[name].axis

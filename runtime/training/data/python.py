@@ -84,6 +84,15 @@ class PythonDataset:
         held_out = f"held-out ones from {self.data.valid}" if self.data.valid else "none held out"
         return f"batches from {self.data.function}, {held_out}"
 
+    def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
+        epochs = Epochs("data.function", self.data.function, self.data)
+        source = FromFunction(epochs, inputs, self.data.batches, padded=True)
+        batches = epochs.start(0)
+        left = -1 if self.data.batches is None else self.data.batches
+        while left and (arrays := epochs.next(batches)) is not None:
+            left -= 1
+            yield source.batch_of(arrays)
+
     def source(self, part: Part, config: Config, model: Model | None) -> Source | None:
         inputs = Inputs.of(model)
         if part == "training":
@@ -153,14 +162,17 @@ class FromFunction:
         for _ in range(2):
             over = self.given is not None and self._next - self._first >= self.given
             arrays = None if over else self.epochs.next(self._iterator)
-            missing = 0 if arrays is None else self._missing(arrays)
-            if arrays is not None and (self.padded or not missing):
-                return self.inputs.batch_of(arrays, self.epochs.path, missing)
+            if arrays is not None and (self.padded or not self._missing(arrays)):
+                return self.batch_of(arrays)
             if self._next == self._first and self._epoch >= 0 and not over:
                 break
             self._epoch, self._first = self._epoch + 1, self._next
             self._iterator = self.epochs.start(self._epoch)
         raise ConfigError(self._no_batch(self._epoch))
+
+    def batch_of(self, arrays: Mapping[str, Any]) -> DataBatch:
+        """Return what the function yields as a batch, filled up if it lacks samples."""
+        return self.inputs.batch_of(arrays, self.epochs.path, self._missing(arrays))
 
     def _no_batch(self, epoch: int) -> str:
         whole = "" if self.padded else f"whole batch of {self.inputs.batch} samples"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from runtime.training.data.base import Inputs, Part, Source
 from symgraph.app.config import Config
 from symgraph.app.data_config import RandomData
+from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.core.types import Array
@@ -95,6 +96,12 @@ class RandomDataset:
 
     def about(self) -> str:
         return f"random values, {self.data.batches:,} batches per epoch; nothing is held out"
+
+    def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
+        raise ConfigError(
+            "data.kind: random values are for trials of speed; predict on `arrays`, or on batches "
+            "from a `python` function"
+        )
 
     def source(self, part: Part, config: Config, model: Model | None) -> Source | None:
         if part == "held-out":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from runtime.training.data.base import Part, Source
+from runtime.training.data.base import Inputs, Part, Source
 from symgraph.app.config import Config
 from symgraph.app.corpus import (
     EOS,
@@ -113,6 +114,12 @@ class TextDataset:
         return (
             f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.valid):,} held-out "
             f"tokens; perplexity of word frequencies alone {corpus.unigram_perplexity():.0f}"
+        )
+
+    def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
+        raise ConfigError(
+            "data.kind: a text is cut into pieces of a stream or sentences in buckets, which are "
+            "no samples in an order; predict on `arrays`, or on batches from a `python` function"
         )
 
     def source(self, part: Part, config: Config, model: Model | None) -> Source:

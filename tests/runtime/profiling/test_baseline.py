@@ -201,7 +201,7 @@ def test_quartiles_are_those_of_the_steps_speeds():
     class Fixed:
         """A profile of five steps, predicted to take 2 s and 60 tokens each."""
 
-        count, predicted_step = 60.0, 2.0
+        count, predicted_step, pace = 60.0, 2.0, None
 
         def every(self, *, predicted: bool = False) -> np.ndarray:
             return np.full(5, 2.0) if predicted else np.array([1.0, 2.0, 3.0, 4.0, 6.0])
