@@ -15,21 +15,32 @@ from symgraph.run import main
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md", "onnx.md"])
-def test_the_program_of_a_page_runs(page, tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+def programs(page: str) -> list[str]:
+    """The blocks of Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def run(program: str, folder: Path) -> str:
+    """What a program prints, the last line of which is True."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
+        cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True"
-    accuracy = re.search(r"'accuracy', ([0-9.]+)", done.stdout)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md", "onnx.md"])
+def test_the_program_of_a_page_runs(page, tmp_path):
+    (program,) = programs(page)
+    output = run(program, tmp_path)
+    accuracy = re.search(r"'accuracy', ([0-9.]+)", output)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.85
 
@@ -44,3 +55,12 @@ def test_the_command_that_explains_a_placement_prints_what_the_page_shows(capsys
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all(line.split() in shown for line in block.splitlines()[:2])
     assert shown[-1][:2] == block.splitlines()[-1].split()[:2]
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_page_on_python_run_one_after_the_other(tmp_path):
+    output = run("\n".join(programs("python.md")), tmp_path)
+    assert output.count("where the time of a step goes, in ms:") == 1
+    assert "plans simulated in" in output
+    for name in ("whole", "parts"):
+        assert [path.name for path in (tmp_path / "runs" / name).iterdir()] != []

@@ -20,6 +20,7 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
+from runtime.training.given import network_of
 from runtime.training.loss import Loss, with_figures
 from runtime.training.models import build_model
 from symgraph.app.config import Config
@@ -106,6 +107,8 @@ def training_plan(
         options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
+    if (network := network_of(config)) is not None:
+        return Planned(config, network.plan(options), network.losses, network.model)
     lengths = buckets_of(config.data)
     if lengths is None:
         model, losses = with_figures(build_model(config))
@@ -131,7 +134,10 @@ def job_of(planned: Planned) -> Job:
             config, training, scoring.default, losses, buckets=planned.buckets, scoring=scoring
         )
     assert model is not None
-    evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
+    if (network := network_of(config)) is not None:
+        evaluation = network.plan(training.evaluating(), train=False)
+    else:
+        evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
     return Job(config, training, evaluation, losses, model)
 
 

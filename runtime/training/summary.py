@@ -33,7 +33,8 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
         }
         weights = sum(a.nbytes for a in session.arrays[rank].values())
         transport.waiting_for("the summary")
-        held = weights + session.updaters[rank].held + session.workers[rank].held
+        updater = session.updaters.get(rank)
+        held = weights + session.workers[rank].held + (updater.held if updater else 0)
         ranks[:] = transport.exchange({"bodies": local, "bytes": held})
 
     session.cluster.run(work)

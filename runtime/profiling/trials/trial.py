@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ from runtime.profiling.calibration.rates import measure_speed
 from runtime.profiling.report.text import figures
 from runtime.profiling.trials.outcome import Outcome
 from runtime.training.data.base import Dataset
+from runtime.training.data.random_values import RandomDataset
 from runtime.training.data.table import load_data
+from runtime.training.given import GivenConfig
 from runtime.training.job import Job, Planned, devices_of, job_of, training_plan
 from runtime.training.summary import placement_of, stage_rows
 from runtime.training.trainer import Trainer, blas_threads
@@ -45,6 +48,8 @@ class Shared:
 
     def data(self, config: Config) -> Dataset:
         """Return the config's data, loaded once."""
+        if isinstance(config, GivenConfig):
+            return RandomDataset(config.data, config.network.graph)
         key = config.data.model_dump_json()
         if key not in self._data:
             self._data[key] = load_data(config)
@@ -174,7 +179,7 @@ class Trial:
         """Return all keys of `--json` for a profiled run."""
         found = (
             {
-                "train_loss": profile.loss,
+                "train_loss": profile.loss if math.isfinite(profile.loss) else None,
                 "steps": profile.steps,
                 profile.unit: sum(int(m.record.counts.sum()) for m in profile.mixtures),
                 f"{profile.unit}_per_second": profile.count / profile.step,
