@@ -16,7 +16,7 @@ from runtime.frontends.cli import commands
 from runtime.profiling.measurements import measure_profile
 from runtime.profiling.report.result import Passage, Result
 from runtime.profiling.trials.baseline import ONE, Gain
-from runtime.profiling.trials.comparison import Compared, Comparison
+from runtime.profiling.trials.comparison import KEPT, Compared, Comparison
 from runtime.profiling.trials.outcome import Outcome
 from runtime.profiling.trials.profile_result import ProfileResult
 from runtime.training.clusters import Clusters
@@ -36,7 +36,8 @@ PAIR = {"first": sg.cpu(0), "second": sg.cpu(1)}
 
 @pytest.fixture
 def profiled(tmp_path) -> ProfileResult:
-    outcome = Outcome(small_profile(), {"stages": STAGES, "devices": ["cpu(0)", "cpu(1)"]})
+    summary = dict.fromkeys(KEPT) | {"stages": STAGES, "devices": ["cpu(0)", "cpu(1)"]}
+    outcome = Outcome(small_profile(), summary)
     gain = Gain(["cpu(0)", "cpu(1)"], 1.0, "cpu(0)", 2.0, threads=1)
     return ProfileResult(config(tmp_path), outcome, gain)
 
@@ -71,7 +72,25 @@ def planned(symbol: sg.Symbol, groups=PAIR, wrt=None, **options) -> runtime.Plan
 # -- one object for the command line and for Python ------------------------------------------------
 
 
-def test_the_command_line_prints_the_object_that_the_call_returns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("which", ["profiled", "compared"])
+def test_the_command_line_prints_the_result(which, request, monkeypatch):
+    result: Result = request.getfixturevalue(which)
+    monkeypatch.setattr(commands, "measure_profile", lambda *args, **given: result)
+    monkeypatch.setattr(commands, "compare", lambda *args, **given: result)
+    stream = StringIO()
+    with Clusters({}) as clusters:
+        if isinstance(result, ProfileResult):
+            figures = commands.profile(result.config, clusters, Console(stream))
+        else:
+            figures = commands.compare_all({}, clusters.of, Console(stream))
+    assert stream.getvalue() == f"\n{result}\n"
+    assert figures == result.figures()
+    assert json.loads(result.to_json()).keys() == figures.keys()
+
+
+@pytest.mark.slow
+def test_a_call_returns_what_the_command_line_prints(tmp_path, monkeypatch, capfd):
+    """And it is quiet, unless it is told how to speak."""
     found = []
 
     def spy(*args, **given):
@@ -79,26 +98,18 @@ def test_the_command_line_prints_the_object_that_the_call_returns(tmp_path, monk
         return found[-1]
 
     monkeypatch.setattr(commands, "measure_profile", spy)
-    path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
+    path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5, clip_global_norm: 5.0")
     overrides = [f"partition.costs={costs(tmp_path)}", "blas_threads=1"]
     stream, given = StringIO(), config(tmp_path)
     with Clusters({}) as clusters:
-        console = Console(stream)
-        figures = commands.profile(given, clusters, console, steps=2, baseline=False)
-    assert stream.getvalue().endswith(f"\n{found[0]}\n")
-    assert figures == found[0].figures()
+        figures = commands.profile(given, clusters, Console(stream), steps=2, baseline=False)
     said = []
     called = sg.profile(path, overrides, steps=2, baseline=False, progress=said.append)
+    assert capfd.readouterr() == ("", "")
     assert type(called) is type(found[0])
     assert called.config == given
-    assert said == stream.getvalue().splitlines()[: len(said)] != []
-    assert json.loads(called.to_json()).keys() == figures.keys()
-
-
-def test_a_call_is_quiet_unless_it_is_told_how_to_speak(tmp_path, capfd):
-    path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
-    sg.profile(path, [f"partition.costs={costs(tmp_path)}"], steps=1, baseline=False)
-    assert capfd.readouterr() == ("", "")
+    assert stream.getvalue() == "\n".join([*said, "", str(found[0]), ""])
+    assert called.figures().keys() == figures.keys()
 
 
 # -- HTML, columns, files --------------------------------------------------------------------------
