@@ -82,7 +82,7 @@ class Plan:
     """The splits of groups that were compared."""
     prices: CostModel | None = None
     """The costs that the choice was made with; None: nothing was left open."""
-    request: PlanRequest | None = field(default=None, repr=False, compare=False)
+    request: PlanRequest | None = field(default=None, compare=False)
     """The network as it was asked for; None while it is being planned."""
 
     def __repr__(self) -> str:

@@ -92,7 +92,8 @@ class Result(ABC):
         return visible_lines("\n\n".join(passage.text for passage in self.passages()))
 
     def __repr__(self) -> str:
-        return str(self)
+        first = next(line for line in str(self).splitlines() if line)
+        return f"<{type(self).__name__}: {first}>"
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, for notebooks."""

@@ -84,6 +84,9 @@ def test_the_command_line_prints_the_result(which, request, monkeypatch):
         else:
             figures = commands.compare_all({}, clusters.of, Console(stream))
     assert stream.getvalue() == f"\n{result}\n"
+    assert repr(result).startswith(
+        f"<{type(result).__name__}: 2 devices: 2.00 times as fast as one"
+    )
     assert figures == result.figures()
     assert json.loads(result.to_json()).keys() == figures.keys()
 
