@@ -105,7 +105,7 @@ def configs_of(paths: Sequence[str], overrides: Sequence[str], load: Load) -> di
     candidates = load(files[0], overrides).candidates if files else {}
     if len(candidates) < 2:
         raise ConfigError(
-            "--compare needs two configs or more, or a config with `candidates:`, such as "
+            "a comparison needs two configs or more, or a config with `candidates:`, such as "
             "candidates: {by hand: [], planned: [partition.strategy=auto]}"
         )
     found = {}
