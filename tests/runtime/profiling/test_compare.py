@@ -23,7 +23,7 @@ from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
 from symgraph.app.config import load_config
-from symgraph.core.units import seconds_text
+from symgraph.core.units import seconds_text, value_text
 from tests.helpers import browser as web
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed
@@ -115,7 +115,7 @@ def test_the_table_and_the_figures_say_the_same(compared):
     table = text.splitlines()[len(verdict) + 2 :]
     for place, (row, line) in enumerate(zip(rows, table, strict=False), 1):
         assert line.split()[:2] == [str(place), row["name"]]
-        assert f"{row['tokens_per_second']:,.0f}" in line
+        assert value_text(row["tokens_per_second"]) in line
 
 
 @pytest.mark.slow
