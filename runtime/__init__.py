@@ -30,6 +30,7 @@ from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
 from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import breakdown, critical_path
+from runtime.training.checkpoints.sessions import load_checkpoint, save_checkpoint
 from runtime.transports import Cluster, ThreadCluster, launched_by_mpi, make_cluster
 
 sys.modules["runtime.chainermn"] = chainermn  # its public name
@@ -60,9 +61,11 @@ __all__ = [
     "initialize",
     "launched_by_mpi",
     "limit_blas",
+    "load_checkpoint",
     "lower",
     "make_cluster",
     "memory_profile",
     "plan",
+    "save_checkpoint",
     "simulate",
 ]

@@ -40,6 +40,7 @@ from symgraph.frontend import (
 from symgraph.frontend import module as mod
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.model import Model
+from symgraph.frontend.profiling import compare, profile, search
 from symgraph.frontend.symbol import Symbol
 from symgraph.interchange import onnx
 from symgraph.interchange.torch import from_torch
@@ -90,6 +91,7 @@ __all__ = [
     "attribute",
     "callback",
     "command_line",
+    "compare",
     "context",
     "cpu",
     "errors",
@@ -106,7 +108,9 @@ __all__ = [
     "name",
     "onnx",
     "optimizer",
+    "profile",
     "rnn",
+    "search",
     "sym",
     "symbol",
     "testing",

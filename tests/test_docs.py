@@ -16,21 +16,32 @@ from symgraph.run import main
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md", "onnx.md"])
-def test_the_program_of_a_page_runs(page, tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+def programs(page: str) -> list[str]:
+    """The blocks of Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def run(program: str, folder: Path) -> str:
+    """What a program prints, the last line of which is True."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
+        cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True"
-    accuracy = re.search(r"'accuracy', ([0-9.]+)", done.stdout)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["module.md", "precision.md", "operators.md", "onnx.md"])
+def test_the_program_of_a_page_runs(page, tmp_path):
+    (program,) = programs(page)
+    output = run(program, tmp_path)
+    accuracy = re.search(r"'accuracy', ([0-9.]+)", output)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.85
 
@@ -72,3 +83,12 @@ def test_the_files_commands_and_program_of_predict_run(tmp_path):
     assert "classes_output  float32[1000, 10]" in found
     assert "forward only, batch of 32 in micro-batches of 8, 8, 8, 8" in found
     assert found.splitlines()[-1] == "True"
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_page_on_python_run_one_after_the_other(tmp_path):
+    output = run("\n".join(programs("python.md")), tmp_path)
+    assert output.count("where the time of a step goes, in ms:") == 1
+    assert "plans simulated in" in output
+    for name in ("whole", "parts"):
+        assert [path.name for path in (tmp_path / "runs" / name).iterdir()] != []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from partitioner.strategies import Placed
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.memory.arena import Arena, Kind, reserve
-from runtime.planning.network import Network
+from runtime.planning.network import Network, PlanRequest
 from runtime.planning.options import Options, PlacedNetwork
 from runtime.planning.splits import GroupSplit
 from runtime.schedule.instructions import COLLECTIVE
@@ -82,6 +82,8 @@ class Plan:
     """The splits of groups that were compared."""
     prices: CostModel | None = None
     """The costs that the choice was made with; None: nothing was left open."""
+    request: PlanRequest | None = field(default=None, compare=False)
+    """The network as it was asked for; None while it is being planned."""
 
     def __repr__(self) -> str:
         choice, placement = self.choice, self.placement

@@ -77,7 +77,7 @@ def plan(
     best = _with_best_splits(request, options)
     if best.prices is not None:
         trim_heap()
-    return best
+    return replace(best, request=request)
 
 
 def _with_best_splits(request: PlanRequest, options: Options) -> Plan:

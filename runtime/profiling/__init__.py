@@ -3,5 +3,5 @@
     Trainer ─analysis→ Profile ─report→ text, HTML, CSV, traces
 
 May import training and below.
-Start reading: analysis/profile.py.
+Start reading: measurements.py, then analysis/profile.py.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Self
 
 from runtime.transports import Cluster, launched_by_mpi, make_cluster
 from runtime.transports.base import T, failure_of
@@ -69,6 +70,15 @@ class Clusters:
                 name, size, config.timeout, devices, config.heartbeat
             )
         return self._clusters[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        for cluster in self._clusters.values():
+            cluster.close()
 
     def close(self) -> None:
         """Close all clusters; every process must call this; PeerFailed if another one failed."""

@@ -23,6 +23,7 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
+from runtime.training.given import network_of
 from runtime.training.loss import Loss, with_figures
 from runtime.training.models import build_model
 from symgraph.app.config import Config
@@ -43,12 +44,17 @@ class Planned:
     config: Config
     #: The plan; with several buckets that of the largest.
     training: Plan
-    #: The names of the figures of its losses; empty: the network runs forward only.
+    #: The names of the figures of its losses.
     losses: tuple[Loss, ...]
     #: The model, where all batches have one shape.
     model: Model | None = None
     #: The plans of all buckets, where batches have several shapes.
     buckets: Buckets | None = None
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there is nothing to train: the network has no loss."""
+        return not self.losses and not self.training.grads
 
     def step(self, keys: Sequence[Hashable]) -> StepPrograms:
         """Return the programs of a step with batches of these buckets; plan those that are new."""
@@ -77,6 +83,11 @@ class Job:
     buckets: Buckets | None = None
     #: The plans to evaluate all buckets.
     scoring: Buckets | None = None
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there is nothing to train: the network has no loss."""
+        return not self.losses and not self.training.grads
 
 
 def prepare(config: Config, pricing: CostProvider | None = None) -> Job:
@@ -110,6 +121,8 @@ def training_plan(
         options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
+    if (network := network_of(config)) is not None:
+        return Planned(config, network.plan(options), network.losses, network.model)
     lengths = buckets_of(config.data)
     if lengths is None:
         model, losses = with_figures(build_model(config))
@@ -144,14 +157,16 @@ def job_of(planned: Planned) -> Job:
         )
     assert model is not None
     evaluation = training
-    if losses:
+    if (network := network_of(config)) is not None:
+        evaluation = network.plan(training.evaluating(), train=False)
+    elif losses:
         evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
     return Job(config, training, evaluation, losses, model)
 
 
 def require_loss(job: Job) -> None:
     """Raise ConfigError for a network that cannot be trained, as it has no loss."""
-    if not job.losses:
+    if job.forward_only:
         raise ConfigError(
             f"model: {job.config.model} has no loss, so there is nothing to train: --predict "
             "OUT.npz runs it, and `loss:` in the config, or an output such as SoftmaxOutput, gives "

@@ -80,6 +80,16 @@ def labels_of(model: Model) -> frozenset[str]:
     return frozenset(model.data) - needed
 
 
+def reported(model: Model) -> tuple[Loss, ...]:
+    """Return the names of the figures of losses that a model reports by itself."""
+    entries, names = model.symbol.entries, model.symbol.list_outputs()
+    return tuple(
+        Loss(names[i], names[entries.index(Entry(entry.node, 1))])
+        for i, entry in enumerate(entries)
+        if _operator(entry) == NLL and entry.port == 0 and Entry(entry.node, 1) in entries
+    )
+
+
 def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
     """Return a model that reports its losses as figures, and the names of those figures.
 
@@ -89,13 +99,8 @@ def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
     the mean of MakeLoss.
     """
     entries, names = model.symbol.entries, model.symbol.list_outputs()
-    reported = tuple(
-        Loss(names[i], names[entries.index(Entry(entry.node, 1))])
-        for i, entry in enumerate(entries)
-        if _operator(entry) == NLL and entry.port == 0 and Entry(entry.node, 1) in entries
-    )
-    if reported:
-        return model, reported
+    if known := reported(model):
+        return model, known
     shapes = {name: feed.type.shape for name, feed in model.feeds.items()}
     sizes = [math.prod(shape) for shape in model.symbol.infer_shape(**shapes)[1]]
     outputs, losses = list(model.symbol), []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime.training.data.text import IGNORED
+from runtime.training.given import network_of
 from runtime.training.loss import with_loss
 from symgraph.app.config import Config
 from symgraph.app.data_config import TextConfig
@@ -36,6 +37,8 @@ def build_model(config: Config, bucket: int | None = None) -> Model:
         ConfigError: The function or the file does not give the model that the config describes.
         GraphError: The file is damaged, or has operators that are not supported.
     """
+    if (network := network_of(config)) is not None:
+        return network.model
     model = _of_file(config) if is_model_file(config.model) else _of_function(config, bucket)
     return model if config.loss is None else with_loss(model, config.loss)
 

@@ -19,7 +19,7 @@ from runtime.engine.bucket_session import BucketSession
 from runtime.engine.divergence import IGNORE, STOP
 from runtime.engine.session import RECENT, Arrays, Session, initialize
 from runtime.training.checkpoints.folder import CheckpointFolder
-from runtime.training.checkpoints.saves import Saves, newest_whole
+from runtime.training.checkpoints.saves import Saves, locked, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
 from runtime.training.data.base import Dataset, Inputs
 from runtime.training.job import Job, create_optimizer, plan_facts, require_loss
@@ -28,7 +28,7 @@ from runtime.training.metrics import HeldOutMetrics
 from runtime.training.models import initializer_of
 from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
-from runtime.transports import Cluster, Transport
+from runtime.transports import Cluster
 from runtime.transports.agreement import agree_on_data, agree_on_settings, agree_on_versions
 from runtime.transports.versions import versions
 from symgraph.app.config import Config
@@ -292,22 +292,8 @@ class Trainer:
 
     def _lock(self) -> None:
         """Lock the folder of checkpoints and clean it; ConfigError, on all ranks, if it is used."""
-        folder, locked = self.folder, ExitStack()
-        if folder is None or self._locked is not None:
-            return
-
-        def work(transport: Transport) -> None:
-            transport.waiting_for("the lock of the folder of checkpoints")
-            if transport.rank == 0:
-                locked.enter_context(folder.alone())
-                folder.clean()
-            transport.exchange("locked")
-
-        with ExitStack() as undo:
-            undo.callback(locked.close)
-            self.training.cluster.run(work)
-            undo.pop_all()
-        self._locked = locked
+        if self.folder is not None and self._locked is None:
+            self._locked = locked(self.training.cluster, self.folder)
 
     def _unlock(self) -> None:
         if self._locked is not None:
@@ -428,13 +414,13 @@ def _sessions(job: Job, cluster: Cluster, arrays: Arrays, timed: bool) -> tuple[
     train = job.config.train
     seed = train.seed
     given: Any = {
-        "optimizer": create_optimizer(job.config),
+        "optimizer": create_optimizer(job.config) if job.training.trains else None,
         "clip": train.clip_global_norm,
         "on_nan": train.on_nan,
         "seed": seed,
         "timed": timed,
     }
-    if not job.losses:
+    if job.forward_only:
         session = Session(job.training, cluster, arrays, seed=seed, timed=timed)
         return session, session
     if job.buckets is None or job.scoring is None:

@@ -1,7 +1,8 @@
 """The modules of higher layers that users reach through `import symgraph`, loaded on first use.
 
 Nothing in symgraph imports partitioner or runtime. What MXNet offers on a symbol (`simple_bind`,
-`mx.mod.Module`, `mx.viz.plot_network`) is built there, and this file alone names those modules.
+`mx.mod.Module`, `mx.viz.plot_network`) and profiles are made there, and this file alone names those
+modules.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ MODULES = {
     "BucketingModule": "runtime.frontends.mxnet.bucketing_module",
     "Module": "runtime.frontends.mxnet.module",
     "network_picture": "partitioner.views.network_picture",
+    "profiling": "runtime.profiling.public",
     "run": "runtime.frontends.cli.run",
 }
 PACKAGES = ("partitioner", "runtime")

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from benchmarks import search
-from runtime.frontends.cli import commands
+from runtime.profiling import measurements
 from symgraph.app.command_line import BAD_INPUT, status_of
 from tests.helpers.profiles import costs
 
@@ -45,7 +45,8 @@ def test_a_short_run_says_how_far_the_winner_is_from_the_best(tmp_path, monkeypa
         f"partition.costs={costs(tmp_path)}",
         "partition.split=none",
     ]
-    monkeypatch.setattr(commands, "search", partial(commands.search, seconds=3.0))
+    search_ = measurements.search
+    monkeypatch.setattr(measurements, "search", partial(search_, seconds=3.0))
     out = tmp_path / "found.json"
     short = ["--configs", "small", "--points", "7", "--rounds", "1"]
     monkeypatch.setattr(

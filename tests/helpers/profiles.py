@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from partitioner.costs.cost import Caches, CostTable, Rates, Speed
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.analysis.record import Record
+from runtime.profiling.report.text import profile_passages
 from runtime.profiling.trials.trial import Trial
 from runtime.schedule.instructions import Run
 from runtime.transports import ThreadCluster
@@ -56,6 +57,11 @@ def bucketed_profile() -> Profile:
             trial = Trial.of(given, cluster, steps=BUCKETED)
             trial.run(BUCKETED)
             return trial.profile()
+
+
+def said_of(profile: Profile) -> str:
+    """What `--profile` says of the measured steps."""
+    return "\n\n".join(passage.text for passage in profile_passages(profile))
 
 
 def assert_calls_inside_runs(record: Record) -> None:

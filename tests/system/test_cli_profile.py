@@ -143,7 +143,7 @@ def test_files_are_compared_with_overrides_for_all(config, tmp_path):
 def test_one_config_without_candidates_cannot_be_compared(config):
     done = run(config, "--compare")
     assert done.returncode == 2
-    assert "--compare needs two configs or more" in done.stderr
+    assert "a comparison needs two configs or more" in done.stderr
 
 
 @pytest.mark.slow

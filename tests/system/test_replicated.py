@@ -18,7 +18,7 @@ from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import REPLICAS, Collective
 from runtime.schedule.message_costs import replica_sum_seconds
 from runtime.schedule.replay import Costs, Link, simulate
-from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.sessions import save_checkpoint
 from runtime.training.checkpoints.state import restore
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
@@ -378,7 +378,7 @@ def test_a_checkpoint_goes_on_with_other_replicas(tmp_path, before, after):
         run = session(*before, cluster)
         for i in range(4):
             run.step(feeds(i))
-        saved = save(run, tmp_path, {}, keep=1)
+        saved = save_checkpoint(run, tmp_path, keep=1)
     with ThreadCluster(after[1]) as cluster:
         run = session(*after, cluster)
         restore(run, saved)

@@ -17,7 +17,7 @@ from runtime.planning.planner import plan
 from runtime.schedule.instructions import WEIGHTS, Collective, Update
 from runtime.schedule.message_costs import replica_sum_seconds, replica_weight_seconds
 from runtime.schedule.replay import Link
-from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.sessions import save_checkpoint
 from runtime.training.checkpoints.state import restore
 from runtime.training.checkpoints.tensors import Reader
 from runtime.transports import Cluster, ThreadCluster
@@ -254,10 +254,10 @@ def test_checkpoints_are_whole_and_resume_on_any_number_of_replicas(tmp_path):
             run = session(cluster, groups, rule("adam"), shard=shard, clip=0.5)
             for i in range(2):
                 run.step(feeds(i))
-            paths[name] = save(run, tmp_path / name, {}, keep=1)
+            paths[name] = save_checkpoint(run, tmp_path / name, keep=1)
             for i in (2, 3):
                 run.step(feeds(i))
-            paths[name + " end"] = save(run, tmp_path / (name + " end"), {}, keep=1)
+            paths[name + " end"] = save_checkpoint(run, tmp_path / (name + " end"), keep=1)
     assert stored(paths["whole"]) == stored(paths["parts"])
     assert stored(paths["whole end"]) == stored(paths["parts end"])
     swapped = {"hidden": [cpu(0), cpu(1)]}
@@ -267,7 +267,7 @@ def test_checkpoints_are_whole_and_resume_on_any_number_of_replicas(tmp_path):
             restore(run, paths[source])
             for i in (2, 3):
                 run.step(feeds(i))
-            again = save(run, tmp_path / f"{source} again", {}, keep=1)
+            again = save_checkpoint(run, tmp_path / f"{source} again", keep=1)
         assert stored(again) == stored(paths["whole end"])
     ends = []
     for shard in (False, True):  # three replicas add up in another order: compare with themselves
@@ -276,7 +276,7 @@ def test_checkpoints_are_whole_and_resume_on_any_number_of_replicas(tmp_path):
             restore(run, paths["parts"])
             for i in (2, 3):
                 run.step(feeds(i))
-            ends.append(stored(save(run, tmp_path / f"three {shard}", {}, keep=1)))
+            ends.append(stored(save_checkpoint(run, tmp_path / f"three {shard}", keep=1)))
     assert ends[0] == ends[1]
 
 

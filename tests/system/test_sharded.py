@@ -16,7 +16,7 @@ from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.replay import Costs, simulate
-from runtime.training.checkpoints.saves import save
+from runtime.training.checkpoints.sessions import save_checkpoint
 from runtime.training.checkpoints.state import restore
 from runtime.training.data.table import load_data
 from runtime.training.job import prepare
@@ -261,7 +261,7 @@ def test_a_checkpoint_goes_on_in_other_shards(tmp_path, before, after):
         run = session(*before, cluster)
         for i in range(9):
             run.step(feeds(i))
-        saved = save(run, tmp_path, {}, keep=1)
+        saved = save_checkpoint(run, tmp_path, keep=1)
     with ThreadCluster(after[1]) as cluster:
         run = session(*after, cluster)
         restore(run, saved)
@@ -276,7 +276,7 @@ def test_a_checkpoint_holds_whole_parameters(tmp_path):
     with ThreadCluster(2) as cluster:
         run = session("2", 2, cluster)
         run.step(feeds(0))
-        saved = save(run, tmp_path, {}, keep=1)
+        saved = save_checkpoint(run, tmp_path, keep=1)
         tensors: dict[str, np.ndarray] = {}
         for file in saved.glob("*.safetensors"):
             tensors |= load_file(file)
@@ -290,7 +290,7 @@ def test_a_checkpoint_holds_whole_parameters(tmp_path):
 @pytest.mark.parametrize("vocab", [4, 9, 40])
 def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path, monkeypatch, vocab):
     with ThreadCluster(1) as cluster:
-        saved = save(session("1", 1, cluster), tmp_path, {}, keep=1)
+        saved = save_checkpoint(session("1", 1, cluster), tmp_path, keep=1)
     monkeypatch.setattr("tests.system.test_sharded.VOCAB", vocab)
     with ThreadCluster(2) as cluster:
         run = session("2", 2, cluster)

@@ -36,7 +36,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     )
     config, figures = job.config, _figures(job, timeline, prices)
-    phases = "with gradients" if job.losses else "forward only"
+    phases = "forward only" if job.forward_only else "with gradients"
     head = (
         f"{config.model}: {len(plan.partition.graph)} nodes {phases}, batch of "
         f"{sum(plan.sizes)} in micro-batches of {', '.join(map(str, plan.sizes))}, {how(plan)}"
@@ -66,7 +66,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
 
 def _predicted(job: Job, timeline: Timeline, figures: Mapping[str, Any]) -> str:
     """Say how long a step takes; forward only, how fast batches stream and how long one takes."""
-    if job.losses:
+    if not job.forward_only:
         return f"predicted step: {timeline.makespan * 1e3:.1f} ms"
     batch = figures["predicted_batch_seconds"]
     return (
@@ -79,7 +79,7 @@ def _predicted(job: Job, timeline: Timeline, figures: Mapping[str, Any]) -> str:
 def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
     plan, config = job.training, job.config
     of_pace = {}
-    if not job.losses:
+    if job.forward_only:
         batches = stream_batches(plan, STREAM)
         streaming = predict(stream(plan, batches), prices)
         of_pace = {

@@ -125,24 +125,11 @@ def _candidates(
     options: argparse.Namespace, load: Callable[[str, Sequence[str]], Config]
 ) -> dict[str, Config]:
     """Load the configs to compare, by name: files, or the candidates of one file."""
+    from runtime.profiling.subjects import configs_of
+
     words = [options.config, *options.overrides]
-    files = list(dict.fromkeys(word for word in words if "=" not in word))
     overrides = [word for word in words if "=" in word]
-    if len(files) > 1:
-        return {file: load(file, overrides) for file in files}
-    candidates = load(files[0], overrides).candidates if files else {}
-    if len(candidates) < 2:
-        raise ConfigError(
-            "--compare needs two configs or more, or a config with `candidates:`, such as "
-            "candidates: {by hand: [], planned: [partition.strategy=auto]}"
-        )
-    found = {}
-    for name, more in candidates.items():
-        try:
-            found[name] = load(files[0], [*overrides, *more])
-        except ConfigError as error:
-            raise ConfigError(f"candidate {name!r}: {error}") from None
-    return found
+    return configs_of([word for word in words if "=" not in word], overrides, load)
 
 
 def _require_one_mode(options: argparse.Namespace) -> None:
@@ -299,15 +286,12 @@ def _profile(
 ) -> dict[str, Any]:
     from runtime.frontends.cli.commands import Outputs, profile
     from runtime.profiling.analysis.record import STEPS
-    from runtime.training.clusters import transport_of
 
     (config,) = configs.values()
     files = Outputs(options.trace, options.save_costs, options.report)
     steps = options.steps or STEPS
     alone = not options.no_baseline
-    cluster = clusters.of(config)
-    found = profile(config, cluster, console, steps=steps, outputs=files, baseline=alone)
-    return found | {"transport": transport_of(config, os.environ)}
+    return profile(config, clusters, console, steps=steps, outputs=files, baseline=alone)
 
 
 def _compare(

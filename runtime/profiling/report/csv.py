@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from runtime.profiling.analysis.profile import Profile
+from runtime.profiling.report.result import Table
 from runtime.profiling.report.views import typical_seconds
 from symgraph.core.visible import visible
-
-Table = tuple[Sequence[str], Iterator[Sequence[Any]]]
 
 
 def write_tables(profile: Profile, folder: Path) -> None:

@@ -29,7 +29,7 @@ def require_report(folder: str | None) -> None:
         return
     missing = [name for name in WANTED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"--report needs {' and '.join(missing)}: pip install 'symgraph[report]'")
+        raise ConfigError(f"a report needs {' and '.join(missing)}: pip install 'symgraph[report]'")
     require_folder(folder, "cannot write a report into")
 
 

@@ -1,4 +1,4 @@
-"""Profiles as text: the tables and sentences of `--profile`, and its figures for `--json`."""
+"""Profiles in words: the tables and sentences of `--profile`, and its figures for `--json`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.analysis.waits import reasons
+from runtime.profiling.report.result import Passage
 from runtime.schedule.views.draw import chart
-from symgraph.core.units import aligned_columns, bytes_text, count_text, seconds_text, si_text
+from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
+
+Rows = list[tuple[str, ...]]  # of a table, its head first
 
 MAX_ROWS = 16  # of a table in the terminal; files have all rows
 SUM_OFF = 0.05  # largest relative gap between the operators' medians and the ranks' computing
@@ -20,25 +23,25 @@ SAME = 0.03  # relative change below which a second prediction counts as unchang
 SLOWER = 0.05  # share of a step; a body that misses its prediction by more is marked
 
 
-def profile_report(profile: Profile) -> str:
-    """Return the text that `--profile` prints."""
-    return "\n\n".join(
-        [
-            "\n".join([*pace_lines(profile), how_long(profile), *again(profile)]),
-            *(["steps by their buckets:\n" + mixtures_table(profile)] if several(profile) else []),
-            "where the time of a step goes, in ms:\n"
-            + parts_table(profile)
-            + "\n"
-            + "\n".join(f"  {line}" for line in reasons(profile)),
-            "operators, all ranks, per step:\n"
-            + operators_table(profile)
-            + "\n"
-            + operators_sum(profile),
-            "bodies, measured beside predicted:\n" + bodies_table(profile),
-            *_timelines(profile.typical),
-            *[f"warning: {line}" for line in warnings(profile)],
-        ]
+def profile_passages(profile: Profile) -> list[Passage]:
+    """Return what `--profile` says of the measured steps."""
+    times = Passage(
+        ["where the time of a step goes, in ms:"],
+        parts_table(profile),
+        [f"  {line}" for line in reasons(profile)],
     )
+    operators = Passage(
+        ["operators, all ranks, per step:"], operators_table(profile), [operators_sum(profile)]
+    )
+    return [
+        Passage([*pace_lines(profile), how_long(profile), *again(profile)]),
+        *([Passage(["steps by their buckets:"], mixtures_table(profile))] * several(profile)),
+        times,
+        operators,
+        Passage(["bodies, measured beside predicted:"], bodies_table(profile)),
+        *_timelines(profile.typical),
+        *[Passage([f"warning: {line}"]) for line in warnings(profile)],
+    ]
 
 
 def warnings(profile: Profile) -> list[str]:
@@ -117,18 +120,22 @@ def again(profile: Profile) -> list[str]:
     ]
 
 
-def _timelines(typical: Mixture) -> list[str]:
+def _timelines(typical: Mixture) -> list[Passage]:
     of = f" of buckets {typical.name}" if typical.name else ""
+    measured = f"measured step{of}: {seconds_text(typical.measured.makespan)}"
+    predicted = seconds_text(typical.predicted.makespan)
     return [
-        f"measured step{of}: {seconds_text(typical.measured.makespan)}\n" + chart(typical.measured),
-        f"predicted step{of}: {seconds_text(typical.predicted.makespan)} ({typical.error:+.1%})\n"
-        + chart(typical.predicted),
+        Passage([measured], chart=chart(typical.measured)),
+        Passage(
+            [f"predicted step{of}: {predicted} ({typical.error:+.1%})"],
+            chart=chart(typical.predicted),
+        ),
     ]
 
 
-def mixtures_table(profile: Profile) -> str:
+def mixtures_table(profile: Profile) -> Rows:
     """Return a table with a row per mixture of buckets, the most frequent first."""
-    return "\n".join(aligned_columns([MIXTURES, *mixture_rows(profile)]))
+    return [MIXTURES, *mixture_rows(profile)]
 
 
 MIXTURES = ("buckets", "steps", "words", "median", "predicted", "error", "bubble")
@@ -150,7 +157,7 @@ def mixture_rows(profile: Profile) -> list[tuple[str, ...]]:
     ]
 
 
-def parts_table(profile: Profile) -> str:
+def parts_table(profile: Profile) -> Rows:
     """Return a table with a row per rank, whose parts add up to the step."""
     head = (
         "rank",
@@ -164,7 +171,7 @@ def parts_table(profile: Profile) -> str:
         "between steps",
         "step",
     )
-    rows: list[tuple[str, ...]] = [head]
+    rows: Rows = [head]
     devices = profile.typical.record.plan.devices
     for rank, own in enumerate(profile.parts):
         t = own.time
@@ -179,14 +186,14 @@ def parts_table(profile: Profile) -> str:
             own.total,
         )
         rows.append((str(rank), str(devices[rank]), *(_ms(seconds) for seconds in parts)))
-    return "\n".join(aligned_columns(rows))
+    return rows
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}"
 
 
-def operators_table(profile: Profile) -> str:
+def operators_table(profile: Profile) -> Rows:
     """Return a table of the slowest operators; the others share a row."""
     head = (
         "operator",
@@ -199,7 +206,7 @@ def operators_table(profile: Profile) -> str:
         "of roofline",
         "bytes",
     )
-    rows: list[tuple[str, ...]] = [head]
+    rows: Rows = [head]
     for row in profile.operators[:MAX_ROWS]:
         speed = si_text(row.flops_per_second, "FLOP/s") if row.flops else "-"
         rows.append(
@@ -221,10 +228,10 @@ def operators_table(profile: Profile) -> str:
         share = f"{sum(row.share for row in rest):.1%}"
         calls = f"{sum(row.calls for row in rest):,.0f}"
         rows.append((f"({len(rest)} others)", calls, "", "", seconds, share, "", "", ""))
-    return "\n".join(aligned_columns(rows))
+    return rows
 
 
-def bodies_table(profile: Profile) -> str:
+def bodies_table(profile: Profile) -> Rows:
     """Return a table of the slowest bodies with the errors of their predictions."""
     head = (
         "body",
@@ -237,7 +244,7 @@ def bodies_table(profile: Profile) -> str:
         "share",
         "speed",
     )
-    rows: list[tuple[str, ...]] = [head]
+    rows: Rows = [head]
     for row in profile.bodies[:MAX_ROWS]:
         error = row.calls * (row.predicted - row.median)
         mark = " <-" if abs(error) > SLOWER * profile.step else ""
@@ -272,18 +279,18 @@ def bodies_table(profile: Profile) -> str:
                 "",
             )
         )
-    return "\n".join(aligned_columns(rows))
+    return rows
 
 
-def memory_rows(stages: Sequence[dict[str, Any]]) -> str:
+def memory_table(stages: Sequence[dict[str, Any]]) -> Rows:
     """Return a table of each rank's bytes, predicted and measured."""
-    rows: list[tuple[str, ...]] = [("rank", "device", "predicted", "measured", "error")]
+    rows: Rows = [("rank", "device", "predicted", "measured", "error")]
     ranks = {row["rank"]: row for row in stages}
     for rank, row in sorted(ranks.items()):
         want, held = row["peak_bytes_predicted"], row["peak_bytes_measured"]
         error = f"{want / held - 1:+.1%}" if held else "-"
         rows.append((str(rank), row["device"], bytes_text(want), bytes_text(held), error))
-    return "\n".join(aligned_columns(rows))
+    return rows
 
 
 def figures(profile: Profile) -> dict[str, Any]:

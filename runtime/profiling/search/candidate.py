@@ -51,12 +51,12 @@ class Candidate:
         A network without a loss is predicted as it is measured: with batches that stream, or with
         one alone if its latency counts.
         """
-        if not planned.losses and config.partition.objective != LATENCY:
+        if planned.forward_only and config.partition.objective != LATENCY:
             epoch = (((None,) * stream_batches(planned.training, STREAM), 1.0),)
         steps = [(part, planned.step(keys)) for keys, part in epoch]
         prices = prices_of(planned, [step for _, step in steps])
         found = tuple((part, predict(step, prices)) for part, step in steps)
-        batches = 1 if planned.losses else len(epoch[0][0])
+        batches = len(epoch[0][0]) if planned.forward_only else 1
         return cls(config, splits, planned, prices, found, batches)
 
     @property

@@ -94,7 +94,7 @@ def search(
     *,
     epoch: Epoch = ALIKE,
     seconds: float = SECONDS,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Found:
     """Plan all candidates, within about `seconds`.
 
@@ -152,7 +152,7 @@ class _Tried:
     """The candidates so far. deadline: of trying more, once there is one."""
 
     def __init__(
-        self, pricing: CostProvider, epoch: Epoch, say: Callable[[str], None], deadline: float
+        self, pricing: CostProvider, epoch: Epoch, say: Callable[[str], object], deadline: float
     ) -> None:
         self.epoch, self.say, self.deadline = epoch, say, deadline
         self._pricing = pricing

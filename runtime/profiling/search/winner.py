@@ -9,15 +9,16 @@ from runtime.planning.costs.files import save_prices
 from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.options import AUTO, FORWARD_ONLY
 from runtime.planning.plan import Plan
+from runtime.profiling.report.result import Passage
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.search import Found
 from runtime.profiling.trials.baseline import Gain, baseline_of
-from runtime.profiling.trials.compare import Comparison
+from runtime.profiling.trials.comparison import Comparison
 from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
 from symgraph.app.config import Config, PipelineConfig
 from symgraph.core.errors import ConfigError, SymgraphError
-from symgraph.core.units import aligned_columns, count_text, seconds_text
+from symgraph.core.units import count_text, seconds_text
 
 SHOWN = 12  # candidates in the evidence
 
@@ -34,15 +35,15 @@ def write_winner(
     """
     try:
         config = _pinned(winner, path)
-        evidence = "".join(
+        comments = "".join(
             f"# {line}\n".replace("# \n", "#\n")
             for line in [
                 f"found by: python -m symgraph.run {source} --search",
                 "",
-                *evidence_lines(winner, found, compared),
+                *evidence(winner, found, compared).text.split("\n"),
             ]
         )
-        path.write_text(evidence + config.to_yaml(), encoding="utf-8")
+        path.write_text(comments + config.to_yaml(), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the winner to {path}: {error.strerror}") from None
     return config
@@ -70,7 +71,7 @@ def gain_of_search(found: Found, compared: Comparison | None) -> Gain | None:
     )
 
 
-def evidence_lines(winner: Candidate, found: Found, compared: Comparison | None) -> list[str]:
+def evidence(winner: Candidate, found: Found, compared: Comparison | None) -> Passage:
     """Return what was tried and measured, and how far the winner is from the proved bound."""
     ranking = () if compared is None else compared.ranking
     steps = {c.name: c.figures.step for c in ranking}
@@ -89,13 +90,19 @@ def evidence_lines(winner: Candidate, found: Found, compared: Comparison | None)
                 "-" if step is None else seconds_text(step),
             )
         )
-    even = winner.even
     lines = [
         *([] if gain is None else gain.lines()),
         *([] if compared is None else compared.tie_lines()),
         f"{count_text(found.simulated, 'plan')} simulated in {seconds_text(found.seconds)}, "
         f"{len(ranking)} measured in alternation:",
-        *aligned_columns(rows),
+    ]
+    return Passage(lines, rows, _notes(winner, found))
+
+
+def _notes(winner: Candidate, found: Found) -> list[str]:
+    """Return how good the winner is, and what these figures are worth."""
+    even = winner.even
+    lines = [
         f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
         f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
         f"above its work spread evenly ({seconds_text(even)})",

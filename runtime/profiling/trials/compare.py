@@ -11,79 +11,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from runtime.profiling.analysis.record import WARM_UP
-from runtime.profiling.report.csv import write_table
-from runtime.profiling.report.files import PAGE, writing_report
-from runtime.profiling.report.html import Cell, Show, render
-from runtime.profiling.report.text import again
 from runtime.profiling.trials.baseline import (
     Gain,
     baselines_of,
     is_baseline,
     one_device,
 )
-from runtime.profiling.trials.outcome import Figures, Outcome, held_bytes
+from runtime.profiling.trials.comparison import Compared, Comparison
 from runtime.profiling.trials.trial import Shared, Trial
-from runtime.schedule.views.draw import chart
 from runtime.training.job import Planned
 from runtime.transports import Cluster
 from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError
-from symgraph.core.units import aligned_columns, bytes_text, seconds_text, value_text
 
 TURN = 4  # counted steps of a turn
 NEARLY = 1.1  # times the fastest's step: what is slower will not become the fastest
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A candidate after its measurement."""
-
-    name: str
-    config: Config
-    outcome: Outcome
-
-    @classmethod
-    def of(cls, name: str, config: Config, trial: Trial, again: Shared | None = None) -> Compared:
-        """Return a candidate with the outcome of its trial, and with the micro-batches it had."""
-        config = config.model_copy(update={"pipeline": trial.planned.config.pipeline})
-        return cls(name, config, trial.outcome(again))
-
-    @property
-    def figures(self) -> Figures:
-        return self.outcome.figures
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Candidates after their measurement."""
-
-    ranking: tuple[Compared, ...]
-    """All candidates, the fastest first."""
-    gain: Gain | None = None
-    """The gain of the fastest on several devices over one device; None: not measured."""
-
-    @property
-    def ties(self) -> tuple[str, ...]:
-        """The names of the candidates that are not clearly slower than the first."""
-        first, *others = self.ranking
-        return tuple(c.name for c in others if c.outcome.ties_with(first.outcome))
-
-    def tie_lines(self) -> list[str]:
-        """Return a line that names the first and those that tie with it, if any do."""
-        names = "; ".join([self.ranking[0].name, *self.ties])
-        return [f"no clear winner, as their spreads overlap: {names}"] if self.ties else []
-
-    def verdict(self) -> list[str]:
-        """Return the lines that come first: the gain over one device, and ties."""
-        return [*([] if self.gain is None else self.gain.lines()), *self.tie_lines()]
 
 
 def compare(
@@ -91,7 +38,7 @@ def compare(
     clusters: Callable[[Config], Cluster | None],
     *,
     steps: int,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], object] = lambda line: None,
     planned: Mapping[str, Planned] = MappingProxyType({}),
     shared: Shared | None = None,
     warm_up: int = WARM_UP,
@@ -154,7 +101,7 @@ def alternate(
     trials: Mapping[str, Trial],
     steps: int,
     *,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], object] = lambda line: None,
     ends: float = math.inf,
     keep: Collection[str] = (),
 ) -> None:
@@ -232,139 +179,3 @@ def promising(took: Mapping[str, float], left: float, keep: Collection[str] = ()
     chosen = [name for name in order if took[name] <= most or name in keep]
     ends = accumulate(took[name] * (1 + TURN) / TURN for name in chosen)
     return [name for name, end in zip(chosen, ends, strict=True) if end <= left]
-
-
-# -- words and pages -------------------------------------------------------------------------------
-
-HEAD = (
-    "",
-    "candidate",
-    "{unit}/s",
-    "spread",
-    "step",
-    "of the first",
-    "bubble",
-    "imbalance",
-    "peak memory",
-    "sent a step",
-    "predicted",
-    "error",
-)
-
-
-def _head(compared: Sequence[Compared]) -> tuple[str, ...]:
-    head = tuple(name.format(unit=compared[0].outcome.profile.unit) for name in HEAD)
-    if compared[0].figures.latency is None:
-        return head
-    return (*(name.replace("step", "batch") for name in head), "latency")
-
-
-def ranking(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Return a row per candidate below HEAD; forward only, with the latency of a batch."""
-    best = compared[0].figures.per_second
-    return [
-        (
-            str(place),
-            c.name,
-            value_text(f.per_second),
-            value_text(f.spread),
-            seconds_text(f.step),
-            f"{f.per_second / best:.0%}",
-            f"{f.bubble:.1%}",
-            f"{f.imbalance:.1%}",
-            bytes_text(f.peak),
-            bytes_text(f.bytes_sent),
-            seconds_text(f.predicted),
-            f"{f.error:+.1%}",
-            *([] if f.latency is None else [seconds_text(f.latency)]),
-        )
-        for place, c in enumerate(compared, 1)
-        for f in [c.figures]
-    ]
-
-
-def _sortable(compared: Sequence[Compared]) -> list[Sequence[Cell]]:
-    """Return the ranking for a page, with the values by which a click on a column sorts."""
-    rows: list[Sequence[Cell]] = []
-    for place, (c, (_, name, *texts)) in enumerate(
-        zip(compared, ranking(compared), strict=True), 1
-    ):
-        f = c.figures
-        values = (*f[:3], f.per_second, *f[3:9], *([] if f.latency is None else [f.latency]))
-        rows.append([(str(place), place), name, *zip(texts, map(float, values), strict=True)])
-    return rows
-
-
-def comparison_report(found: Comparison) -> str:
-    """Return the verdict, the ranked table and the timelines for the terminal."""
-    charts = []
-    for c in found.ranking:
-        typical = c.outcome.profile.typical
-        of = f", a step of buckets {typical.name}" if typical.name else ""
-        measured = typical.measured
-        lines = [f"{c.name}{of}: {seconds_text(measured.makespan)}", *again(c.outcome.profile)]
-        charts.append("\n".join([*lines, chart(measured)]))
-    table = "\n".join(aligned_columns([_head(found.ranking), *ranking(found.ranking)]))
-    return "\n\n".join([*filter(None, ["\n".join(found.verdict())]), table, *charts])
-
-
-def comparison_figures(found: Comparison) -> dict[str, Any]:
-    """Return the figures of `--json`; `ranking` has the fastest candidate first."""
-    return {
-        "baseline": None if found.gain is None else found.gain.figures(),
-        "ties": list(found.ties),
-        "ranking": [
-            {
-                "name": c.name,
-                f"{c.outcome.profile.unit}_per_second": c.figures.per_second,
-                f"{c.outcome.profile.unit}_per_second_quartiles": list(c.outcome.quartiles),
-                **{k: v for k, v in c.figures._asdict().items() if k != "per_second"},
-                "config": c.config.model_dump(mode="json"),
-            }
-            | {key: c.outcome.summary[key] for key in KEPT}
-            for c in found.ranking
-        ],
-    }
-
-
-KEPT = (
-    "step_seconds",
-    "predicted_step_seconds",
-    "bubble_fraction",
-    "schedule",
-    "micro_batches",
-    "time_segment",
-    "recompute",
-    "blas_threads",
-    "strategy",
-    "placement",
-    "devices",
-    "stages",
-)
-
-
-def write_comparison(found: Comparison, folder: str) -> Path:
-    """Write the page, ranking.csv and one config per candidate; return the page's path."""
-    to, compared = Path(folder), found.ranking
-    shows = [
-        Show(
-            c.outcome.profile,
-            c.config.to_yaml(),
-            held_bytes(c.outcome.summary),
-            f"{place}. {c.name}",
-            False,
-        )
-        for place, c in enumerate(compared, 1)
-    ]
-    steps = compared[0].outcome.profile.steps
-    about = f"{steps} steps of each, measured in alternation; the median ones are shown"
-    rows = _head(compared), _sortable(compared)
-    page = render("Partitions compared", about, shows, rows, verdict=found.verdict())
-    with writing_report(folder):
-        (to / PAGE).write_text(page, encoding="utf-8")
-        for place, c in enumerate(compared, 1):
-            text = f"# {c.name}\n{c.config.to_yaml()}"
-            (to / f"{place}.yaml").write_text(text, encoding="utf-8")
-        table = ((c.name, *c.figures) for c in compared)
-        write_table(to / "ranking.csv", ("name", *Figures._fields), table)
-    return to / PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from runtime.profiling.calibration.rates import measure_speed
 from runtime.profiling.report.text import figures
 from runtime.profiling.trials.outcome import Outcome
 from runtime.training.data.base import Dataset
+from runtime.training.data.random_values import RandomDataset
 from runtime.training.data.table import load_data
+from runtime.training.given import GivenConfig
 from runtime.training.job import Job, Planned, devices_of, job_of, training_plan
 from runtime.training.summary import placement_of, stage_rows
 from runtime.training.trainer import Trainer, blas_threads
@@ -47,6 +50,8 @@ class Shared:
 
     def data(self, config: Config) -> Dataset:
         """Return the config's data, loaded once."""
+        if isinstance(config, GivenConfig):
+            return RandomDataset(config.data, config.network.graph)
         key = config.data.model_dump_json()
         if key not in self._data:
             self._data[key] = load_data(config)
@@ -141,12 +146,12 @@ class Trial:
     @property
     def by_latency(self) -> bool:
         """Whether it is judged by the latency of a batch, which only a forward-only network is."""
-        return not self.job.losses and self.job.config.partition.objective == LATENCY
+        return self.job.forward_only and self.job.config.partition.objective == LATENCY
 
     @property
     def criterion(self) -> str:
         """What it is judged by, in a word."""
-        if self.job.losses:
+        if not self.job.forward_only:
             return "training steps"
         return LATENCY if self.by_latency else THROUGHPUT
 
@@ -169,7 +174,7 @@ class Trial:
         prices = prices_of(self.planned, [record.step for record in records])
         unit = self.recorder.trainer.data.unit
         pace, shown = None, records
-        if not self.job.losses:
+        if self.job.forward_only:
             pace = Pace.of(records, prices, by_latency=self.by_latency)
             shown = (alone_of(records) if self.by_latency else streaming(records),)
         found = profile_of(shown, prices, speeds, self.job.training, self.recorder.loss, unit)
@@ -194,7 +199,7 @@ class Trial:
         """Return all keys of `--json` for a profiled run."""
         found = (
             {
-                "train_loss": profile.loss if self.job.losses else None,
+                "train_loss": profile.loss if math.isfinite(profile.loss) else None,
                 "steps": profile.steps,
                 profile.unit: sum(int(m.record.counts.sum()) for m in profile.mixtures),
                 f"{profile.unit}_per_second": profile.count / profile.step,

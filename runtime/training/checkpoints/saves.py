@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -232,11 +233,22 @@ class Saves:
         raise RunError(text) from task.error
 
 
-def save(session: Session, folder: Path, about: Mapping[str, Any], keep: int) -> Path:
-    """Save a checkpoint of a session and wait for it; see Saves."""
-    saves = Saves(session, CheckpointFolder(folder), keep, asynchronous=False)
-    saves.begin(about)
-    return saves.folder.named(session.steps)
+def locked(cluster: Cluster, folder: CheckpointFolder) -> ExitStack:
+    """Lock a folder, if it is there, until the result is closed, and clean it.
+
+    Raises ConfigError, on all ranks, if another run uses it.
+    """
+
+    def work(transport: Transport) -> None:
+        transport.waiting_for("the lock of the folder of checkpoints")
+        if transport.rank == 0 and folder.path.is_dir():
+            lock.enter_context(folder.alone())
+            folder.clean()
+        transport.exchange("locked")
+
+    with ExitStack() as lock:
+        cluster.run(work)
+        return lock.pop_all()
 
 
 class Choice(NamedTuple):

@@ -129,7 +129,7 @@ def _read_parameters(session: Session, rank: int, reader: Reader) -> None:
 
 
 def restore(session: Session, path: Path) -> None:
-    """Set a fresh training session to a checkpoint's parameters, optimizer, states and step.
+    """Set a session to a checkpoint's parameters, optimizer, states and step.
 
     Its files are taken as they are; `saves.newest_whole` finds one that is as it was written.
 
@@ -138,20 +138,12 @@ def restore(session: Session, path: Path) -> None:
     about = read_about(path)
 
     def work(transport: Transport) -> None:
-        rank, shards = transport.rank, session.plan.shards
+        rank = transport.rank
         with Reader(path) as reader:
             _read_parameters(session, rank, reader)
-            updater, worker = session.updaters[rank], session.workers[rank]
-            updater.resume(about)
-            for name in session.plan.grads:
-                if name in session.arrays[rank]:
-                    weight = session.arrays[rank][name]
-                    fresh = updater.optimizer.state(name, updater.piece(name, weight))
-                    for slot, array in fresh.items():
-                        whole = reader.read(OPTIMIZER + slot, name, weight, shards.get(name))
-                        copy(array, updater.piece(name, whole))
-                    updater.states[name] = fresh
-            worker.start_from(
+            if session.trains:
+                _restore_optimizer(session, rank, reader, about)
+            session.workers[rank].start_from(
                 {
                     name: list(_split(session, name, reader.read("state/{}", name)))
                     for name in session.plan.states
@@ -161,6 +153,22 @@ def restore(session: Session, path: Path) -> None:
 
     session.cluster.run(work)
     session.steps = about["steps"]
+
+
+def _restore_optimizer(
+    session: Session, rank: int, reader: Reader, about: Mapping[str, Any]
+) -> None:
+    updater = session.updaters[rank]
+    updater.resume(about)
+    for name in session.plan.grads:
+        if name in session.arrays[rank]:
+            weight = session.arrays[rank][name]
+            fresh = updater.optimizer.state(name, updater.piece(name, weight))
+            for slot, array in fresh.items():
+                shard = session.plan.shards.get(name)
+                whole = reader.read(OPTIMIZER + slot, name, weight, shard)
+                copy(array, updater.piece(name, whole))
+            updater.states[name] = fresh
 
 
 def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -89,6 +89,8 @@ class RandomDataset:
     """Random values; none are held out."""
 
     data: RandomData
+    #: The network's graph; None: it is lowered from the model's symbol.
+    graph: Graph | None = None
     unit: str = "samples"
     name: str = "random values"
     digest: str = ""
@@ -108,14 +110,17 @@ class RandomDataset:
             return None
         inputs = Inputs.of(model)
         assert model is not None, "it has inputs"
-        types = {name: feed.type for name, feed in model.feeds.items()}
-        graph = lower(
-            model.symbol,
-            {name: type_.shape for name, type_ in types.items()},
-            {name: type_.dtype for name, type_ in types.items()},
-        )
-        ranges = number_ranges(graph, [*inputs.feeds])
+        ranges = number_ranges(self.graph or _lowered(model), [*inputs.feeds])
         return RandomValues(inputs, ranges, self.data.batches, config.train.seed)
+
+
+def _lowered(model: Model) -> Graph:
+    types = {name: feed.type for name, feed in model.feeds.items()}
+    return lower(
+        model.symbol,
+        {name: type_.shape for name, type_ in types.items()},
+        {name: type_.dtype for name, type_ in types.items()},
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from runtime.profiling.trials.baseline import (
     is_baseline,
     plan_baseline,
 )
-from runtime.profiling.trials.compare import Compared, Comparison, alternate, compare, gain_of
+from runtime.profiling.trials.compare import alternate, compare, gain_of
+from runtime.profiling.trials.comparison import Compared, Comparison
 from runtime.profiling.trials.outcome import Figures, Outcome
 from runtime.training.clusters import Clusters
 from runtime.training.job import training_plan

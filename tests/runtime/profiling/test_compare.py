@@ -13,14 +13,8 @@ from runtime.planning.costs.prices import NOMINAL
 from runtime.planning.mixed_step import mix, predict, sent_bytes
 from runtime.planning.schedule_choice import compute_lists
 from runtime.profiling.trials import compare as module
-from runtime.profiling.trials.compare import (
-    Comparison,
-    compare,
-    comparison_figures,
-    comparison_report,
-    promising,
-    write_comparison,
-)
+from runtime.profiling.trials.compare import compare, promising
+from runtime.profiling.trials.comparison import Comparison
 from runtime.profiling.trials.outcome import held_bytes
 from runtime.profiling.trials.trial import Trial
 from runtime.schedule.replay import simulate
@@ -29,7 +23,7 @@ from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
 from symgraph.app.config import load_config
-from symgraph.core.units import seconds_text
+from symgraph.core.units import seconds_text, value_text
 from tests.helpers import browser as web
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed
@@ -112,7 +106,7 @@ def test_a_comparison_ends_when_its_time_is_up(tmp_path):
 
 @pytest.mark.slow
 def test_the_table_and_the_figures_say_the_same(compared):
-    text, found = comparison_report(compared), comparison_figures(compared)
+    text, found = str(compared), compared.figures()
     rows, verdict = found["ranking"], compared.verdict()
     assert [row["name"] for row in rows] == [c.name for c in compared.ranking]
     assert text.splitlines()[: len(verdict) + 1] == [*verdict, ""]
@@ -121,13 +115,13 @@ def test_the_table_and_the_figures_say_the_same(compared):
     table = text.splitlines()[len(verdict) + 2 :]
     for place, (row, line) in enumerate(zip(rows, table, strict=False), 1):
         assert line.split()[:2] == [str(place), row["name"]]
-        assert f"{row['tokens_per_second']:,.0f}" in line
+        assert value_text(row["tokens_per_second"]) in line
 
 
 @pytest.mark.slow
 def test_the_page_shows_all_timelines(compared, tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra `report`")
-    page = write_comparison(compared, str(tmp_path))
+    page = compared.report(str(tmp_path))
     with open(tmp_path / "ranking.csv", newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == [c.name for c in compared.ranking]
     for line in compared.verdict():
@@ -243,9 +237,9 @@ def test_a_mixed_step_is_predicted_as_when_its_order_was_chosen(tmp_path):
 
 @pytest.mark.slow
 def test_the_page_of_buckets_shows_a_typical_step_of_each(bucketed, tmp_path):
-    assert "rank 1" in comparison_report(bucketed)
+    assert "rank 1" in str(bucketed)
     pytest.importorskip("jinja2", reason="needs the extra `report`")
-    page = write_comparison(bucketed, str(tmp_path))
+    page = bucketed.report(str(tmp_path))
     text = page.read_text()
     assert text.count('class="timeline"') == 2
     for c in bucketed.ranking:

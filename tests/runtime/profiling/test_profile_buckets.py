@@ -17,7 +17,7 @@ from runtime.profiling.analysis.record import Record
 from runtime.profiling.analysis.rows import COPIES
 from runtime.profiling.analysis.waits import reasons, waits
 from runtime.profiling.report.csv import tables
-from runtime.profiling.report.text import figures, profile_report
+from runtime.profiling.report.text import figures
 from runtime.profiling.report.trace import shown
 from runtime.profiling.report.views import exhibit
 from runtime.profiling.trials.trial import Trial
@@ -27,7 +27,7 @@ from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
-from tests.helpers.profiles import BUCKETED, bucketed_profile, costs, small_profile
+from tests.helpers.profiles import BUCKETED, bucketed_profile, costs, said_of, small_profile
 from tests.helpers.small_lm import write_bucketed
 from tests.runtime.profiling.test_profiling import flops_of_calls
 
@@ -115,7 +115,7 @@ def test_of_steady_steps_the_operators_are_all_that_is_computed(make):
     assert profile.parts_of == pytest.approx(profile.step, rel=1e-9)
     for own in profile.parts:
         assert own.total == pytest.approx(profile.step, rel=1e-9)
-    assert re.search(r"add up to .*, the ranks computed .* \([+-]0\.0%\)", profile_report(profile))
+    assert re.search(r"add up to .*, the ranks computed .* \([+-]0\.0%\)", said_of(profile))
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_typical_step_is_shown_with_its_buckets():
     typical = profile.typical
     every = sorted(profile.every())
     assert every[(BUCKETED - 1) // 2] in typical.record.seconds
-    text = profile_report(profile)
+    text = said_of(profile)
     assert f"measured step of buckets {typical.name}" in text
     assert "steps by their buckets" in text
     assert len(reasons(profile)) == 2

@@ -16,7 +16,7 @@ from runtime.planning.costs.prices import CostModel
 from runtime.profiling.analysis.profile import RankParts, profile_of
 from runtime.profiling.analysis.rows import COPIES, UPDATES, run_seconds
 from runtime.profiling.analysis.waits import reasons, waits
-from runtime.profiling.report.text import again, figures, profile_report, warnings
+from runtime.profiling.report.text import again, figures, warnings
 from runtime.profiling.report.trace import shown
 from runtime.profiling.report.views import exhibit
 from runtime.profiling.trials.trial import Shared, Trial
@@ -36,6 +36,7 @@ from tests.helpers.profiles import (
     STEPS,
     assert_calls_inside_runs,
     config,
+    said_of,
     small_profile,
 )
 from tests.helpers.small_lm import write_bucketed
@@ -104,7 +105,7 @@ def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
         assert own.between > 0
     usual = record.seconds[record.usual]
     assert usual.min() <= profile.parts_of <= usual.max()
-    assert profile_report(profile).count("\n  rank ") >= len(profile.parts)
+    assert said_of(profile).count("\n  rank ") >= len(profile.parts)
     assert json.dumps(exhibit(profile))
 
 
@@ -143,7 +144,7 @@ def test_the_prediction_is_of_the_same_programs():
 
 def test_everything_is_said_and_is_json():
     profile = small_profile()
-    text = profile_report(profile)
+    text = said_of(profile)
     for part in ("compute", "between steps", "FullyConnected", "predicted", "rank 1 ", "1B"):
         assert part in text
     found = json.loads(json.dumps(figures(profile)))
@@ -158,7 +159,7 @@ def test_costs_that_do_not_add_up_are_warned_of():
     record = profile.typical.record
     worse = profile_of([record], slow, profile.speeds, record.plan)
     assert "slower than together" in warnings(worse)[0]
-    assert f"warning: {warnings(worse)[0]}" in profile_report(worse)
+    assert f"warning: {warnings(worse)[0]}" in said_of(worse)
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_a_prediction_that_is_far_off_is_made_again_with_prices_of_now(bucketed,
     assert 0 < found.predicted_again < 0.1 * before
     assert figures(found)["predicted_again_seconds"] == found.predicted_again
     (line,) = again(found)
-    assert line in profile_report(found)
+    assert line in said_of(found)
     assert line in exhibit(found)["reasons"]
     assert f"{1 - found.predicted_again / before:.0%} faster than when the plan was priced" in line
     assert ("for buckets" in line) == bucketed

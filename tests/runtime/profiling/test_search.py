@@ -12,7 +12,7 @@ from runtime.planning.costs.prices import always
 from runtime.planning.mixed_step import predict
 from runtime.profiling.search.epoch import ALIKE, Epoch, epoch_of
 from runtime.profiling.search.search import Found, search
-from runtime.profiling.search.winner import evidence_lines, gain_of_search, write_winner
+from runtime.profiling.search.winner import evidence, gain_of_search, write_winner
 from runtime.profiling.trials.baseline import baseline_of
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.training.data.table import load_data
@@ -103,7 +103,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     assert training_plan(again).training.digest == winner.plan.digest
     lines = path.read_text().splitlines()
     assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
-    assert f"# {evidence_lines(winner, found, None)[0]}" in lines
+    assert f"# {evidence(winner, found, None).lines[0]}" in lines
     assert [line for line in lines if line.startswith("# ->")] or at == -1
 
 
@@ -153,7 +153,7 @@ def test_one_device_that_is_too_small_is_said_to_be(given, found):
     assert limited.candidates == found.candidates
     (line,) = gain_of_search(limited, None).lines()
     assert line.startswith("2 devices: one device alone cannot hold this network: ")
-    assert evidence_lines(found.candidates[0], limited, None)[0] == line
+    assert evidence(found.candidates[0], limited, None).lines[0] == line
 
 
 @pytest.mark.slow
