@@ -84,12 +84,18 @@ def _of_sklearn(name: str) -> Any:
     return load(return_X_y=True)
 
 
-@cache
-def _digits(side: int, channels: int) -> Batch:
+def enlarged_digits(side: int) -> tuple[Any, Any]:
+    """Load scikit-learn's 1,797 digits: (N, side, side) float64 from 0 to 1, and their labels."""
     images, labels = _of_sklearn("load_digits")
     grid = np.arange(side) * 8 // side
-    scaled = (images.reshape(-1, 8, 8) / 16.0 - 0.5)[:, grid][:, :, grid].astype("float32")
-    return {"data": np.repeat(scaled[:, None], channels, axis=1), "label": labels.astype("float32")}
+    return (images.reshape(-1, 8, 8) / 16.0)[:, grid][:, :, grid], labels
+
+
+@cache
+def _digits(side: int, channels: int) -> Batch:
+    images, labels = enlarged_digits(side)
+    one = (images[:, None] - 0.5).astype("float32")
+    return {"data": np.repeat(one, channels, axis=1), "label": labels.astype("float32")}
 
 
 @cache

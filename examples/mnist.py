@@ -6,7 +6,6 @@ Without a folder of MNIST's IDX files they learn scikit-learn's digits, enlarged
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 import numpy as np
 
 import symgraph as sg
+from examples.datasets import enlarged_digits
 from runtime import Options, Session, initialize, launched_by_mpi, limit_blas, make_cluster, plan
+from runtime.training.data.files import read_arrays
 from symgraph import Feed, Symbol, TensorType
 from symgraph.command_line import OK, status_of
 from symgraph.core.reading import reading
@@ -39,33 +40,18 @@ def softmax_loss(scores: Symbol, label: Symbol) -> Symbol:
 
 def digits(side: int = SIDE) -> tuple[Any, Any]:
     """Load scikit-learn's 1,797 digits: (N, side * side) float32 from 0 to 1, and int32 labels."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise ConfigError("scikit-learn is missing: pip install 'symgraph[examples]'") from None
-    images, labels = load_digits(return_X_y=True)
-    square = images.reshape(-1, 8, 8) / 16.0
-    grid = np.arange(side) * 8 // side
-    scaled = square[:, grid][:, :, grid].reshape(-1, side * side)
-    return scaled.astype("float32"), labels.astype("int32")
+    images, labels = enlarged_digits(side)
+    return images.reshape(-1, side * side).astype("float32"), labels.astype("int32")
 
 
 def mnist(folder: Path) -> tuple[Any, Any]:
     """Load MNIST's training images and labels from its IDX files, plain or gzipped."""
-    images = _idx(folder, "train-images-idx3-ubyte", 16)
-    labels = _idx(folder, "train-labels-idx1-ubyte", 8)
+    arrays, _ = read_arrays(str(folder))
+    with reading(folder, "folder of MNIST's files"):
+        images, labels = arrays["data"].reshape(-1, PIXELS), arrays["label"]
     if len(images) != len(labels):
         raise ConfigError(f"--mnist: {folder} has {len(images)} images, but {len(labels)} labels")
     return (images / np.float32(255)).astype("float32"), labels.astype("int32")
-
-
-def _idx(folder: Path, name: str, header: int) -> Any:
-    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
-        if path.exists():
-            with reading(path, "file of MNIST"), opener(path, "rb") as file:
-                array = np.frombuffer(file.read(), np.uint8, offset=header)
-                return array.reshape(-1, PIXELS) if "images" in name else array
-    raise ConfigError(f"--mnist: there is neither {name} nor {name}.gz in {folder}")
 
 
 def batches(images: Any, labels: Any, epochs: int) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,8 @@ grouped convolution with 1/ranks of the parameters; `sharded` is the full convol
 convolutions each rank normalizes, rectifies and pools its own channels, so no work is duplicated,
 and the ranks exchange pooled activations.
 
-It learns scikit-learn's digits, enlarged, or with --data files in the formats of CIFAR-10 and
-CIFAR-100, binary or pickled.
+It learns scikit-learn's digits, enlarged, or with --data the binary files of CIFAR-10 and
+CIFAR-100.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def main() -> int:
     )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--convolution", choices=LAYERS, default="parallel")
-    parser.add_argument("--data", type=Path, help="a file or folder in CIFAR's formats")
+    parser.add_argument("--data", type=Path, help="a file or folder of CIFAR's binary files")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--steps", type=int, help="steps per epoch; by default all batches")
     parser.add_argument("--batch", type=int, default=64)

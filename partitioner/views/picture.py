@@ -27,7 +27,7 @@ from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
 from symgraph.core.types import Value
-from symgraph.core.units import bytes_text
+from symgraph.core.units import bytes_text, count_text
 from symgraph.passes.merge import home_of
 from symgraph.passes.shards import place_of
 
@@ -106,7 +106,7 @@ def group_block(graph: Graph, placement: Placement) -> str:
         text = f"{yaml.safe_dump(group).splitlines()[0]}: {device}"
         lines.append(f"  {text}{note}")
     if lost:
-        lines.append(f"  # {lost} nodes are in no group and follow their inputs")
+        lines.append(f"  # {count_text(lost, 'node')} in no group, placed by their inputs")
     return "\n".join(lines) + "\n"
 
 

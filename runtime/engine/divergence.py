@@ -17,6 +17,7 @@ from runtime.planning.step import StepBatches
 from symgraph.core.types import Array
 
 STOP, SKIP, IGNORE = "stop", "skip", "ignore"
+REMEDY = "lower the learning rate, or use on_nan: skip"
 
 
 class NodeWatch:
@@ -51,7 +52,7 @@ def is_finite(array: Array) -> bool:
 
 
 def first_of(found: Sequence[Mapping[str, Any]], parts: StepBatches) -> str:
-    """Say where values that are not finite began, from what all ranks have found.
+    """Say where values that are not finite began and what may help, from what all ranks have found.
 
     Within a micro-batch that is the first of the found nodes in the order of the graph, in which
     every node comes after its inputs. Nodes of forward phases come first: gradients may overflow
@@ -70,12 +71,21 @@ def first_of(found: Sequence[Mapping[str, Any]], parts: StepBatches) -> str:
             backward = graph[node].origin is not None
             places.append((backward, mb, order, rank, node, graph[node].op, bad))
     if not places:
-        return "every node's value is finite, so a sum over micro-batches or replicas is too large"
+        return (
+            "every node's value is finite, so a sum over micro-batches or replicas is too large; "
+            f"{REMEDY}"
+        )
     _, mb, _, rank, node, op, bad = min(places)
-    known = parts.plans[0].parameters
+    known, states = parts.plans[0].parameters, parts.plans[0].states
+    if fed := [name for name in bad if name not in known and name not in states]:
+        names = " and ".join(map(repr, fed))
+        return (
+            f"the batch has numbers that are not finite in {names} (micro-batch {mb}); mend the "
+            "data, or use on_nan: skip"
+        )
     kinds = {True: "its parameter", False: "its input"}
     inputs = [f"{kinds[name in known]} {name!r} was not finite before" for name in bad]
     return (
         f"the value of node {node!r} ({op}) is the first that is not finite (rank {rank}, "
-        f"micro-batch {mb}); {' and '.join(inputs) or 'its inputs are finite'}"
+        f"micro-batch {mb}); {' and '.join(inputs) or 'its inputs are finite'}; {REMEDY}"
     )

@@ -242,10 +242,7 @@ class Session:
 
         self.cluster.run(work)
         if found:
-            raise RunError(
-                f"training has diverged at step {self.steps + 1}: {found}; lower the learning "
-                "rate, or use on_nan: skip"
-            )
+            raise RunError(f"training has diverged at step {self.steps + 1}: {found}")
         self.steps += 1
         for worker in self.workers.values():
             self._record(worker)

@@ -26,8 +26,8 @@ class Weight(NamedTuple):
 
     seconds: float
     """Its nodes' time per micro-batch."""
-    shards: bool
-    """Whether its operators can be split into shards."""
+    shards: int
+    """The most shards that its operators can be split into; 0 if there are none to split."""
 
 
 class GroupSplit(NamedTuple):
@@ -41,13 +41,14 @@ class GroupSplit(NamedTuple):
 def weigh(graph: Graph, costs: Costs) -> dict[str, Weight]:
     """Weigh the groups of a graph with gradients; nodes without a group count as group ""."""
     seconds: dict[str, float] = {}
-    shards: dict[str, bool] = {}
+    rows: dict[str, list[int]] = {}
     for node in graph:
         served = node if node.origin is None else graph[node.origin]
         group = "" if place_of(served) else lookup(served.tags, GROUP) or ""
         seconds[group] = seconds.get(group, 0.0) + costs.seconds_of(node, graph)
-        shards[group] = shards.get(group, False) or served.op in SPLIT
-    return {group: Weight(s, shards[group]) for group, s in seconds.items()}
+        if served.op in SPLIT:
+            rows.setdefault(group, []).append(served.attrs[SPLIT[served.op]])
+    return {group: Weight(s, min(rows.get(group, [0]))) for group, s in seconds.items()}
 
 
 def splits_to_try(
@@ -65,7 +66,7 @@ def splits_to_try(
     share = sum(w.seconds for w in weights.values()) / devices
     free = [(w.seconds, g) for g, w in weights.items() if g and g not in fixed]
     free.sort(key=lambda x: (-x[0], x[1]))
-    heavy = [g for s, g in free if weights[g].shards and s > WORTH_SPLITTING * share][:1]
+    heavy = [g for s, g in free if weights[g].shards >= devices and s > WORTH_SPLITTING * share][:1]
     whole = [g for s, g in free if s > share and g not in heavy][:1]
     sharded = tuple([GroupSplit(g, SHARDS) for g in heavy])
     replicated = tuple([GroupSplit(g, REPLICAS) for g in whole])

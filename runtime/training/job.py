@@ -32,6 +32,7 @@ from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
 from symgraph.frontend import lr_scheduler, optimizer
 from symgraph.frontend.model import Model
+from symgraph.frontend.name import NameManager
 from symgraph.passes.batching import batch_size
 from symgraph.passes.loss_scale import LossScale
 
@@ -125,7 +126,7 @@ def training_plan(
         return Planned(config, network.plan(options), network.losses, network.model)
     lengths = buckets_of(config.data)
     if lengths is None:
-        model, losses = with_figures(build_model(config))
+        model, losses = _built(config)
         if not losses:
             options = _forward_only(options)
         training = plan_model(model, options, dtype, train=bool(losses))
@@ -134,7 +135,7 @@ def training_plan(
 
     def of_length(bucket: int) -> Model:
         nonlocal of_buckets
-        model, of_buckets = with_figures(build_model(config, bucket))
+        model, of_buckets = _built(config, bucket)
         return model
 
     buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
@@ -144,6 +145,12 @@ def training_plan(
             "buckets; use data.sequence_length"
         )
     return Planned(config, buckets.default, of_buckets, buckets=buckets)
+
+
+def _built(config: Config, bucket: int | None = None) -> tuple[Model, tuple[Loss, ...]]:
+    """Build a model with figures of its losses; automatic names are the same each time."""
+    with NameManager():
+        return with_figures(build_model(config, bucket))
 
 
 def job_of(planned: Planned) -> Job:

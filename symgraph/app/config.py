@@ -15,13 +15,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
 
-from symgraph.app.data_config import (
-    DataConfig,
-    data_mistakes,
-    file_mistakes,
-    kind_of,
-)
+from symgraph.app.data_config import DataConfig, data_mistakes, kind_of
 from symgraph.app.model_config import LossConfig, model_path, opened
+from symgraph.app.named_files import SCHEDULE_FILES, file_mistakes
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.units import parse_bytes
@@ -319,8 +315,8 @@ class RestartsConfig(Section):
 
 
 class Config(Section):
-    """A training run. File names are relative to the current folder, files of functions to the
-    config's."""
+    """A training run. Files to read are looked for in the config's folder, then in the current one;
+    what a run writes is relative to the current folder."""
 
     model: Annotated[str, AfterValidator(model_path)]
     """Python function that builds the network: package.module:function, or file.py:function with a
@@ -480,9 +476,6 @@ def _placed(data: Mapping[str, Any]) -> Iterator[tuple[str, Context]]:
         for text in devices if isinstance(devices, list) else [devices]:
             if (device := _context(text)) is not None:
                 yield group, device
-
-
-SCHEDULE_FILES = (".csv", ".txt")
 
 
 def _contradictions(

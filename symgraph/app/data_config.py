@@ -6,11 +6,11 @@ The kinds are loaded by runtime/training/data/table.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
+from symgraph.app.named_files import file_mistakes
 from symgraph.core.yaml_check import Section, sections
 from symgraph.core.yaml_lines import KeyPath
 from symgraph.frontend.model import function_path
@@ -119,7 +119,7 @@ class ArraysData(_Samples):
 
 DEFAULT = "random"
 DataConfig = Annotated[
-    StdlibTextData | TextData | ArraysData | PythonData | RandomData, Field(discriminator="kind")
+    StdlibTextData | ArraysData | TextData | PythonData | RandomData, Field(discriminator="kind")
 ]
 TextConfig = StdlibTextData | TextData
 KINDS: Mapping[str, type[Section]] = sections(get_args(DataConfig)[0])
@@ -181,11 +181,3 @@ def _arrays_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             yield ("data", files), f"excludes data.{path}; remove one of them"
     if data.get("path") is None and not data.get("files"):
         yield ("data", "kind"), "kind arrays needs data.path or data.files: what to read"
-
-
-def file_mistakes(at: KeyPath, path: str, *, folder: bool = False) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what is wrong with a file that a key names; folder: whether it may be a folder."""
-    if Path(path).is_dir() and not folder:
-        yield at, f"is a folder, not a file: {path}"
-    elif not Path(path).exists():
-        yield at, f"no such file: {path}"

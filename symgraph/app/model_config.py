@@ -6,11 +6,11 @@ A model file may also stand in place of the config file: `opened` makes a config
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from symgraph.app.named_files import find_files
 from symgraph.core.reading import read_text
 from symgraph.core.yaml_check import Section
 from symgraph.core.yaml_lines import Document, Place, read
@@ -62,9 +62,8 @@ def is_model_file(path: object) -> bool:
 def opened(path: str, overrides: Sequence[str]) -> Document:
     """Read a config file, or make the config of a model file, and apply overrides.
 
-    Names of code and model files in the config's folder become relative to the current one, and a
-    plan in an ONNX file is taken if nothing else places the network. Where nothing at all places a
-    model file that is read in place of a config, the planner does. Of such a file, `batch_size=8`
+    A plan in an ONNX file is taken if nothing else places the network. Where nothing at all places
+    a model file that is read in place of a config, the planner does. Of such a file, `batch_size=8`
     stands for `data.batch_size=8`.
     """
     of_model = _is_model(path)
@@ -74,7 +73,7 @@ def opened(path: str, overrides: Sequence[str]) -> Document:
         document.override(f"data.{override.strip()}" if short else override)
     data = document.data
     if not of_model:
-        _find_files(data, Path(path).parent)
+        find_files(document, Path(path).parent)
     _take_plan(data)
     if (
         of_model
@@ -109,21 +108,3 @@ def _take_plan(data: dict[str, Any]) -> None:
         for group, place in plan.group2ctx.items()
     }
     data.setdefault("devices", [*map(repr, plan.devices)])
-
-
-def _find_files(data: dict[str, Any], folder: Path) -> None:
-    """Make names of code and model files in the config's folder relative to the current folder."""
-    source, args = data.get("data"), data.get("args")
-    for section, key in (
-        (data, "model"),
-        (source, "function"),
-        (source, "valid"),
-        (args, "params"),
-    ):
-        text = section.get(key) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or not isinstance(text, str):
-            continue
-        file, colon, function = text.rpartition(":") if FUNCTION.fullmatch(text) else (text, "", "")
-        code = file.endswith(".py") if colon else section is args or is_model_file(text)
-        if code and (folder / file).is_file():
-            section[key] = os.path.relpath(folder / file) + colon + function

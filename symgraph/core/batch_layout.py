@@ -51,8 +51,8 @@ BatchRule = Callable[[Site, Layouts, Types, Types], Layouts]
 
 def refuse_mixing(site: Site, why: str) -> NoReturn:
     raise MicroBatchError(
-        f"{site.op} {site.name!r} {why}, so micro-batches would change its result; "
-        "use micro_batches: 1 for this network"
+        f"{site.op} {site.name!r} {why}, so micro-batches or replicas would change its result; "
+        "use micro_batches: 1 and no replicas for this network"
     )
 
 

@@ -79,7 +79,7 @@ def test_mlp_reads_idx_files(tmp_path):
 def test_mlp_names_the_missing_file(tmp_path):
     done = run_mlp("--mnist", str(tmp_path))
     assert done.returncode == 2
-    assert "there is neither train-images-idx3-ubyte nor" in done.stderr
+    assert "MNIST's such as train-images-idx3-ubyte.gz" in done.stderr
 
 
 def language_model_case(**args) -> Case:

@@ -7,6 +7,7 @@ python -m tests.helpers.damage SEED COUNT      prints a line for each reader tha
 from __future__ import annotations
 
 import copy
+import functools
 import gzip
 import io
 import json
@@ -24,22 +25,26 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save as safetensors
 
-from examples.cifar import read as read_cifar
-from examples.mnist import mnist
 from partitioner.costs.machine import Level
 from partitioner.costs.machine_files import load_machine
 from partitioner.solve.workload_files import read_workload
 from runtime.planning.costs.files import load_prices
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.text import load_schedule_file
-from symgraph.app.config import load_config
+from runtime.training.data.arrays import load_arrays
+from symgraph.app.config import Config, load_config
 from symgraph.app.corpus import text as read_corpus
+from symgraph.app.data_config import ArraysData
 from symgraph.core.errors import SymgraphError
+from symgraph.core.types import Array, TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.init import create
+from symgraph.frontend.model import Model
 from symgraph.frontend.params_file import load_params
 from symgraph.interchange.torch import from_torch
+from symgraph.passes.batching import Feed
 from tests.helpers.profiles import ESTIMATES
 
 ROOT = Path(__file__).parents[2]
@@ -90,13 +95,26 @@ def operators() -> bytes:
     return sym.Group([*heads]).tojson().encode()
 
 
-def idx(path: Path) -> None:
-    folder = path.parent / "mnist"
-    folder.mkdir(exist_ok=True)
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(path.read_bytes())
-    labels = struct.pack(">II", 2049, 2) + b"\x03\x04"
-    (folder / "train-labels-idx1-ubyte").write_bytes(labels)
-    mnist(folder)
+def samples(path: Path, shape: tuple[int, ...], classes: Path | None = None) -> None:
+    """Do with files of samples what a run does until its first step, and before it evaluates."""
+    types = {"data": TensorType((2, *shape), "float32"), "label": TensorType((2,), "int32")}
+    feeds = {name: Feed(type_) for name, type_ in types.items()}
+    network = Model(sym.Group([*map(sym.Variable, feeds)]), feeds)
+    files = {"data": str(path), "label": str(classes)} if classes else {}
+    given = ArraysData(
+        kind="arrays", path=None if classes else str(path), files=files, held_out=0.5
+    )
+    found = load_arrays(given)
+    found.about()
+    assert found.digest
+    run = any_config()
+    for source in (found.source("training", run, network), found.source("held-out", run, network)):
+        assert source is None or source.batches(0)
+
+
+@functools.cache
+def any_config() -> Config:
+    return load_config(str(ROOT / "examples/table.yaml"))
 
 
 def exported(path: Path) -> None:
@@ -110,11 +128,11 @@ def config(path: Path) -> None:
     load_config(str(path), (), schedules=SCHEDULES)
 
 
-def pickled_image() -> bytes:
-    """A file of CIFAR's with one image."""
-    import pickle
-
-    return pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1]}, protocol=2)
+def archive(save: Callable[..., None], **arrays: Array) -> bytes:
+    """A file of numpy's with some arrays."""
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
 
 
 def readers(folder: Path) -> dict[str, tuple[bytes, Reader]]:
@@ -122,13 +140,18 @@ def readers(folder: Path) -> dict[str, tuple[bytes, Reader]]:
     data, partitions = ROOT / "tests/symgraph/data", ROOT / "tests/partitioner/data"
     machine = "devices: {cpu(0): {flops: 1 GFLOP/s}, cpu(1): {flops: 2e9, node: a}}\n"
     links = "links: {network: {latency: 1 us, bandwidth: 1 GB/s}}\n"
-    table = json.loads(ESTIMATES.to_json())
-    table["measured"] = {"x": [1.0, 0.1, 5, [1.0, 2.0]]}
-    prices = {"kinds": {"cpu": table}, "links": {"cpu cpu": {"latency": 1e-6, "bandwidth": 1e9}}}
+    times = json.loads(ESTIMATES.to_json())
+    times["measured"] = {"x": [1.0, 0.1, 5, [1.0, 2.0]]}
+    prices = {"kinds": {"cpu": times}, "links": {"cpu cpu": {"latency": 1e-6, "bandwidth": 1e9}}}
     wire = Level(1e-3, 1e8, messages=((8, 1e-3), (100_000, 2e-3)))._asdict()
     hosts = {"devices": {"cpu(0)": "a", "cpu(1)": "b"}, "links": {"network": wire}}
     runs = "rank 0: 0F0 S0.0 D0F0\nrank 1: R0.0 1F0 D1F0\n"
-    image = gzip.compress(struct.pack(">IIII", 2051, 2, 28, 28) + bytes(2 * 28 * 28))
+    image = struct.pack(">IIII", 2051, 6, 7, 7) + bytes(6 * 7 * 7)
+    table = {"data": np.ones((6, 4), "float32"), "label": np.arange(6, dtype="int32")}
+    classes = folder / "classes.npy"
+    np.save(classes, table["label"])
+    row = functools.partial(samples, shape=(4,))
+    picture = functools.partial(samples, shape=(7, 7), classes=classes)
     return {
         "gru.json": ((data / "gru-symbol.json").read_bytes(), symbol),
         "vgg.json": ((data / "vgg11_bn-symbol.json").read_bytes(), symbol),
@@ -136,7 +159,7 @@ def readers(folder: Path) -> dict[str, tuple[bytes, Reader]]:
         "mxnet.params": ((data / "mxnet.params").read_bytes(), load_params),
         "run.yaml": ((ROOT / "examples/lstm_lm.yaml").read_bytes(), config),
         "machine.yaml": ((machine + links).encode(), lambda path: load_machine(str(path))),
-        "table.json": (json.dumps(table).encode(), load_prices),
+        "table.json": (json.dumps(times).encode(), load_prices),
         "prices.json": (json.dumps(prices | {"hosts": hosts}).encode(), load_prices),
         "training.json": ((partitions / "training.json").read_bytes(), read_workload),
         "graph.txt": (
@@ -146,10 +169,18 @@ def readers(folder: Path) -> dict[str, tuple[bytes, Reader]]:
         "runs.txt": (runs.encode(), load_schedule_file),
         "runs.csv": (b"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", load_schedule_file),
         "words.txt": (b"a b c\nd e\n" * 20, lambda path: read_corpus(str(path))),
-        "images": (image, idx),
+        "images.idx": (image, picture),
+        "images.gz": (gzip.compress(image), picture),
+        "rows.npz": (archive(np.savez, **table), row),
+        "packed.npz": (archive(np.savez_compressed, **table), row),
+        "rows.safetensors": (safetensors(table), row),
+        "rows.npy": (
+            archive(np.save, arr=table["data"]),
+            functools.partial(row, classes=classes),
+        ),
+        "batch.bin": (bytes(6 * 3073), functools.partial(samples, shape=(3, 32, 32))),
         "net.pt2": ((TORCH / "resnet_block.pt2").read_bytes(), exported),
         "recurrent.pt2": ((TORCH / "bidirectional_gru.pt2").read_bytes(), exported),
-        "data_batch": (pickled_image(), read_cifar),
     }
 
 
@@ -165,6 +196,8 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
         return json.dumps(layout).encode()
     if whole.startswith(b"PK") and rng.random() < 0.7:
         return _rewritten(whole, rng)
+    if whole[8:9] == b"{" and rng.random() < 0.7:
+        return _reframed(whole, rng)
     changed = bytearray(whole)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at, end = sorted(rng.randrange(len(changed) + 1) for _ in range(2))
@@ -184,19 +217,32 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
 
 
 def _rewritten(whole: bytes, rng: random.Random) -> bytes:
-    """Replace values in a JSON document inside a zip, which is otherwise in order."""
+    """Damage a file inside a zip, which is otherwise in order; of a network, JSON documents."""
     target = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(target, "w") as new:
-        chosen = rng.choice([name for name in old.namelist() if name.endswith(".json")])
+        documents = [name for name in old.namelist() if name.endswith(".json")]
+        chosen = rng.choice(documents or old.namelist())
         for name in old.namelist():
             content = old.read(name)
-            if name == chosen or name.endswith("model.json"):
+            if name == chosen and not documents:
+                content = damaged(content, rng)
+            elif name == chosen or name.endswith("model.json"):
                 layout = json.loads(content)
                 for _ in range(rng.choice((1, 2, 5))):
                     _replace(layout, rng)
                 content = json.dumps(layout).encode()
             new.writestr(name, content)
     return target.getvalue()
+
+
+def _reframed(whole: bytes, rng: random.Random) -> bytes:
+    """Replace values in the header of a safetensors file, whose length stays right."""
+    end = 8 + struct.unpack("<Q", whole[:8])[0]
+    layout = json.loads(whole[8:end])
+    for _ in range(rng.choice((1, 1, 2))):
+        _replace(layout, rng)
+    header = json.dumps(layout).encode()
+    return struct.pack("<Q", len(header)) + header + whole[end:]
 
 
 def _replace(layout: Any, rng: random.Random) -> None:

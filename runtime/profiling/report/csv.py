@@ -52,7 +52,7 @@ def _ranks(profile: Profile) -> Table:
 
 
 def _mixtures(profile: Profile) -> Table:
-    head = ("buckets", "steps", "words", "median", "predicted", "bubble")
+    head = ("buckets", "steps", "count", "median", "predicted", "bubble")
     return head, (
         (
             m.name,

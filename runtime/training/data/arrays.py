@@ -178,7 +178,13 @@ def _require_samples(name: str, arrays: Arrays) -> None:
     """Raise ConfigError unless all arrays have equally many samples, at least one."""
     counts = {n: len(a) if a.ndim else 0 for n, a in arrays.items()}
     if len(set(counts.values())) != 1:
-        shown = ", ".join(f"{n} {count}" for n, count in counts.items()) or "no arrays"
-        raise ConfigError(f"{name}: the numbers of samples differ: {shown}")
+        shown = ", ".join(f"{n} {count}" for n, count in counts.items())
+        what = f": the numbers of samples differ: {shown}" if shown else " has no arrays"
+        raise ConfigError(f"{name}{what}")
     if 0 in counts.values():
         raise ConfigError(f"{name} has no samples")
+    for n, array in arrays.items():
+        if not array.nbytes:
+            raise ConfigError(
+                f"{name}: the samples of {n!r}, {array.dtype}{[*array.shape[1:]]}, are empty"
+            )

@@ -133,10 +133,10 @@ class Inputs:
                 )
 
     def samples(self, arrays: Mapping[str, Any]) -> int:
-        """Return the number of samples in a batch of arrays."""
+        """Return the number of samples in a batch of arrays; a whole batch without that axis."""
         name, feed = next((n, feed) for n, feed in self.feeds.items() if n in arrays)
         shape = np.shape(arrays[name])
-        return int(shape[feed.axis]) if len(shape) > feed.axis else 0
+        return int(shape[feed.axis]) if len(shape) > feed.axis else self.batch
 
     def batch_of(self, arrays: Mapping[str, Any], source: str, pad: int = 0) -> DataBatch:
         """Return arrays as a batch of the inputs' shapes and types.
@@ -198,9 +198,11 @@ class Inputs:
             return array
         if array.dtype.kind not in "biuf":
             raise ConfigError(f"{source}: {name!r} is of {array.dtype}, which is no number")
-        converted = array.astype(dtype)
+        with np.errstate(all="ignore"):  # too large, or NaN
+            converted = array.astype(dtype)
         if np.dtype(dtype).kind in "iu" and not np.array_equal(converted, array):
+            other = array[converted != array].flat[0]
             raise ConfigError(
-                f"{source}: {name!r} has numbers that are not of the network's type, {dtype}"
+                f"{source}: {name!r} has {other}, which is no number of the network's type, {dtype}"
             )
         return converted

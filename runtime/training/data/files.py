@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
@@ -18,8 +19,9 @@ from symgraph.core.types import Array
 
 Arrays = Mapping[str, Array]
 WHAT = "file of arrays"
-GZIP = b"\x1f\x8b"
-LARGEST = 1 << 36  # bytes of the arrays that an archive may hold
+GZIP, NPY = b"\x1f\x8b", b"\x93NUMPY"
+# What a compressed file may hold: this many bytes, or this many times its own size.
+LARGEST, RATIO = 1 << 30, 100
 BLOCK = 1 << 20  # bytes read at once
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 IDX_PARTS = ("train", "t10k")
@@ -47,18 +49,20 @@ def read_arrays(path: str) -> tuple[Arrays, Arrays | None]:
     if file.suffix == ".bin":
         return _cifar([file]), None
     raise ConfigError(
-        f"{path}: files with several arrays end in .npz, .safetensors or .bin (CIFAR's); for other "
-        "files use data.files: {input: file}"
+        f"{path}: files with several arrays end in .npz, .safetensors or .bin (CIFAR's); other "
+        "arrays are data.files: {input: file}, and texts need data.sequence_length or data.buckets"
     )
 
 
 def read_array(path: str) -> Array:
     """Read one array: .npy, of which only samples in use are in memory, or IDX."""
-    if path.endswith(".npy"):
-        with reading(path, WHAT):
-            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-            return array
-    return _idx(Path(path))
+    with reading(path, WHAT), open(path, "rb") as file:
+        magic = file.read(len(NPY))
+    if magic != NPY:
+        return _idx(Path(path))
+    with reading(path, WHAT), warnings.catch_warnings(action="ignore"):
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
 
 
 def _folder(folder: Path) -> tuple[Arrays, Arrays | None]:
@@ -82,11 +86,24 @@ def _folder(folder: Path) -> tuple[Arrays, Arrays | None]:
 
 def _npz(file: Path) -> Arrays:
     with zipfile.ZipFile(file) as archive:
-        size = sum(info.file_size for info in archive.infolist())
-    if size > LARGEST:
-        raise ConfigError(f"{file}: its arrays have {size:,} bytes")
-    with np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        _require_plausible(file, sum(info.file_size for info in archive.infolist()))
+    found = {}
+    with np.load(file, allow_pickle=False) as arrays, warnings.catch_warnings(action="ignore"):
+        for name in arrays.files:
+            if not isinstance(array := arrays[name], np.ndarray):
+                raise ConfigError(f"{file}: {name!r} in it is no .npy file")
+            found[name] = array
+    return found
+
+
+def _require_plausible(file: Path, size: int) -> None:
+    """Raise ConfigError if a compressed file is to become so much larger that it may be a bomb."""
+    there = file.stat().st_size
+    if size > max(LARGEST, RATIO * there):
+        raise ConfigError(
+            f"{file}: its {there:,} bytes are to become {size:,}, more than {RATIO} times as many; "
+            "if they are meant to, store the arrays without compression"
+        )
 
 
 def _idx_part(folder: Path, part: str) -> Arrays:
@@ -111,6 +128,8 @@ def _idx(file: Path) -> Array:
             dtype, axes = np.dtype(IDX_TYPES[head[2]]), head[3]
             shape = [int(n) for n in np.frombuffer(stream.read(4 * axes), ">u4", axes)]
             count = math.prod(shape)
+            if is_compressed:
+                _require_plausible(file, count * dtype.itemsize)
             numbers = b"".join(_blocks(stream, count * dtype.itemsize + 1))
         size = count * dtype.itemsize
         if len(numbers) != size:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from runtime.training.data.base import Inputs, Part, Source
+from runtime.training.data.files import Arrays
 from symgraph.app.config import Config
 from symgraph.app.data_config import PythonData
 from symgraph.core.errors import ConfigError
+from symgraph.core.types import Array
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.model import Model, call_function, users_code
 
@@ -27,7 +29,7 @@ class Epochs:
         self.key, self.path, self.data = key, path, data
         self._of_epoch: Any = None
 
-    def start(self, epoch: int) -> Iterator[Mapping[str, Any]]:
+    def start(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
         offered = {"batch_size": self.data.batch_size, "epoch": epoch}
         offered = {name: value for name, value in offered.items() if value is not None}
@@ -45,16 +47,24 @@ class Epochs:
                 )
             return iter(found)
 
-    def next(self, batches: Iterator[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def next(self, batches: Iterator[Any]) -> Arrays | None:
         """Return the next batch; None at the end of the epoch."""
         with users_code(self.key, self.path):
             batch = next(batches, None)
-        if batch is None or isinstance(batch, Mapping):
-            return batch
+            if isinstance(batch, Mapping):
+                return {str(name): self._array(name, batch[name]) for name in batch}
+        if batch is None:
+            return None
         raise ConfigError(
             f"{self.key}: {self.path} yields {type(batch).__name__}, not dicts from the network's "
             "inputs to arrays"
         )
+
+    def _array(self, name: object, value: object) -> Array:
+        try:
+            return np.asarray(value)
+        except ValueError as error:  # lists of different lengths
+            raise ConfigError(f"{self.key}: {self.path}: {name!r} is no array: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +85,7 @@ class PythonDataset:
         first = epochs.next(epochs.start(0)) or {}
         found = hashlib.blake2b(digest_size=16)
         for name in sorted(first):
-            array = np.ascontiguousarray(first[name])
+            array = first[name]
             found.update(f"{name} {array.shape} {array.dtype}".encode())
             found.update(array.tobytes())
         return found.hexdigest()
@@ -116,7 +126,7 @@ class FromFunction:
     _epoch: int = -1
     _first: int = 0  # the step at which the epoch began
     _next: int = 0  # the step of the next batch
-    _iterator: Iterator[Mapping[str, Any]] = field(default_factory=lambda: iter(()))
+    _iterator: Iterator[Any] = field(default_factory=lambda: iter(()))
     _ahead: DataBatch | None = None  # the batch of step _next, which has been read
 
     @cached_property
@@ -178,7 +188,7 @@ class FromFunction:
         whole = "" if self.padded else f"whole batch of {self.inputs.batch} samples"
         return f"{self.epochs.key}: {self.epochs.path} has no {whole or 'batch'} in epoch {epoch}"
 
-    def _missing(self, arrays: Mapping[str, Any]) -> int:
+    def _missing(self, arrays: Arrays) -> int:
         """Return how many samples a batch lacks."""
         self.inputs.require(arrays, self.epochs.path)
         return max(0, self.inputs.batch - self.inputs.samples(arrays))

@@ -51,7 +51,7 @@ def test_the_block_says_what_it_cannot_say():
     placement = Placement(*form_stages(graph, ranks), (cpu(0), cpu(1)))
     block = group_block(graph, placement)
     assert "first: cpu(0)  # split: 2 nodes on cpu(0), 2 nodes on cpu(1)" in block
-    assert "# 2 nodes are in no group" in block
+    assert "# 2 nodes in no group" in block
     assert group_block(network([None]), placed(network([None]), {})).startswith("group2ctx: {}")
 
 

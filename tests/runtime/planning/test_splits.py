@@ -42,15 +42,16 @@ def language_model(vocab: int, **more: object) -> Plan:
 @pytest.mark.parametrize(
     ("weights", "want"),
     [
-        ({"a": Weight(1.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
-        ({"a": Weight(3.0, True), "b": Weight(1.0, True)}, [SHARDS + " a"]),
+        ({"a": Weight(1.0, 8), "b": Weight(1.0, 8)}, [SHARDS + " a"]),
+        ({"a": Weight(3.0, 8), "b": Weight(1.0, 8)}, [SHARDS + " a"]),
         (
-            {"a": Weight(3.0, False), "b": Weight(1.5, True)},
+            {"a": Weight(3.0, 0), "b": Weight(1.5, 8)},
             [SHARDS + " b", REPLICAS + " a", SHARDS + " b " + REPLICAS + " a"],
         ),
-        ({"a": Weight(3.0, False), "b": Weight(0.1, True)}, [REPLICAS + " a"]),
-        ({"": Weight(9.0, True), "b": Weight(0.1, True)}, []),
-        ({"a": Weight(1.0, False), "b": Weight(1.0, False)}, []),
+        ({"a": Weight(3.0, 0), "b": Weight(0.1, 8)}, [REPLICAS + " a"]),
+        ({"": Weight(9.0, 8), "b": Weight(0.1, 8)}, []),
+        ({"a": Weight(1.0, 0), "b": Weight(1.0, 0)}, []),
+        ({"a": Weight(1.0, 1), "b": Weight(1.0, 0)}, []),  # one row makes no two pieces
     ],
 )
 def test_what_is_tried(weights, want):
@@ -59,7 +60,7 @@ def test_what_is_tried(weights, want):
 
 
 def test_groups_that_the_user_names_are_not_split():
-    weights = {"a": Weight(3.0, True), "b": Weight(1.5, True)}
+    weights = {"a": Weight(3.0, 8), "b": Weight(1.5, 8)}
     assert splits_to_try(weights, ("a",), 2) == [(GroupSplit("b", SHARDS),)]
 
 

@@ -531,7 +531,7 @@ def test_the_machine_is_a_file(load, tmp_path):
 def test_stdlib_text_reads_no_file(load):
     message = refusal(load, GOOD.replace("  batch", "  path: words.txt\n  batch"))
     assert message.startswith(
-        "run.yaml:6: data.path: unknown key for this kind: it belongs to kind text or arrays"
+        "run.yaml:6: data.path: unknown key for this kind: it belongs to kind arrays or text"
     )
 
 

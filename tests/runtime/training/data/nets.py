@@ -74,3 +74,11 @@ def strange():
 def broken(batch_size: int):
     yield samples(batch_size)
     raise OSError("disk gone")
+
+
+def ragged():
+    return [{"data": [[1, 2], [3]], "label": [0, 1]}]
+
+
+def scalars():
+    return [{"data": 1.0, "label": 1.0}]

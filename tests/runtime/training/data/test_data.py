@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import yaml
 from safetensors.numpy import save_file
 
 import symgraph as sg
+from runtime.training.data import files
 from runtime.training.data import python as python_data
 from runtime.training.data.base import Inputs
 from runtime.training.data.files import read_array, read_arrays
@@ -151,6 +153,8 @@ def test_an_endless_iterator_needs_a_number_of_batches_or_steps(load, monkeypatc
         ({"function": "nets.py:broken"}, r"failed at .*nets.py, line \d+: OSError: disk gone"),
         ({"args": {"head": "linear"}}, r"'label' has the shape \(16, 3\), but .* float32\[16\]"),
         ({"args": {"count": 9}}, r"has no whole batch of 16 samples"),
+        ({"function": "nets.py:ragged"}, r"ragged: 'data' is no array: .*inhomogeneous"),
+        ({"function": "nets.py:scalars"}, r"scalars: 'data' has the shape \(\), but .*\[16,6\]"),
         ({"valid": "nets.py:strange"}, r"data.valid: nets.py:strange returns int"),
     ],
 )
@@ -226,6 +230,17 @@ def by_hand(head, config):
         return -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
     error = np.abs(x - y) if head == "mae" else (x - y) ** 2
     return error.sum() / 12 if head == "summed" else error.mean()
+
+
+def test_plans_of_one_network_have_the_same_names(load):
+    """--search took a placement over from another plan, and "node '_plus5' is not placed" was said.
+
+    Operators without a name were counted on from one build to the next.
+    """
+    config = load(PYTHON, args={"head": "linear"})
+    first, again = (list(prepare(config).training.partition.graph.nodes) for _ in range(2))
+    assert any(name.startswith("reshape") for name in first)
+    assert first == again
 
 
 def test_a_model_that_reports_its_loss_is_not_changed():
@@ -316,15 +331,30 @@ def damaged(tmp_path):
     (tmp_path / "huge").write_bytes(huge)
     (tmp_path / "huge.gz").write_bytes(gzip.compress(huge + bytes(1 << 20)))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(idx(np.zeros((30, 20))))[:-9])
+    zeros = bytes([0, 0, 8, 2]) + struct.pack(">2I", 3, 1 << 29) + bytes(1 << 20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(zeros))
     (tmp_path / "words.bin").write_bytes(b"no image")
+    (tmp_path / "text.npy").write_bytes(b"some words")
+    large = {"descr": "<f4", "fortran_order": False, "shape": (1 << 62, 4)}
+    with (tmp_path / "overflow.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, large)
+    with zipfile.ZipFile(tmp_path / "hello.npz", "w") as archive:
+        archive.writestr("data.npy", "hello")
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.npy", bytes(1 << 22))
     (tmp_path / "empty").mkdir()
     return {
         "pickle.npy": "Python objects",
+        "text.npy": "neither .npy nor an IDX file",
+        "overflow.npy": "too big",
+        "hello.npz": "'data' in it is no .npy file",
+        "bomb.npz": "more than 100 times as many",
+        "bomb.gz": "more than 100 times as many",
         "pickle.npz": "allow_pickle",
         "short.npz": "not a file of arrays",
         "short": "has 6 bytes of numbers, but there are fewer",
         "huge": "of numbers, but there are fewer",
-        "huge.gz": "of numbers, but there are fewer",
+        "huge.gz": "more than 100 times as many",
         "cut.gz": "not a",
         "words.bin": "not a number of CIFAR's images",
         "empty": "has no files of arrays",
@@ -332,7 +362,8 @@ def damaged(tmp_path):
     }
 
 
-def test_damaged_files_are_one_line(tmp_path):
+def test_damaged_files_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1 << 20)
     for name, message in damaged(tmp_path).items():
         read = read_arrays if name.endswith((".npz", ".bin", "empty")) else read_array
         with pytest.raises(ConfigError, match=message) as raised:
@@ -362,7 +393,9 @@ def test_arrays_that_do_not_fit_the_network_are_one_line(load, arrays, message):
 
 def test_labels_that_are_no_whole_numbers_do_not_become_ids():
     feeds = {"label": sg.Feed(sg.TensorType((2,), "int32"))}
-    with pytest.raises(ConfigError, match="numbers that are not of the network's type, int32"):
+    with pytest.raises(
+        ConfigError, match=r"'label' has 0\.5, which is no number of the network's type"
+    ):
         Inputs(feeds).batch_of({"label": np.array([0.5, 1.0])}, "x")
     fitting = Inputs(feeds).batch_of({"label": np.array([2.0, 1.0])}, "x")
     assert fitting.feeds["label"].tolist() == [2, 1]
