@@ -129,7 +129,7 @@ def measure_search(
         one = baseline_of(config)
         found = found.with_baseline(one, shared.pricing(clusters.of(one), one), epoch)
     if config.machine is not None:
-        return SearchResult(_ranked(found)[0], found)
+        return SearchResult(found.candidates[0], found)
     few = _best_few(found, max(SHORT, PASSES * len(epoch)))
     compared = compare(
         {name: c.config for name, c in few.items()},

@@ -55,7 +55,7 @@ def gain_of_search(found: Found, compared: Comparison | None) -> Gain | None:
         return compared.gain
     if found.baseline is None and not found.too_large:
         return None
-    best = min((c for c in found.candidates if not c.baseline), key=lambda c: (c.quick, c.seconds))
+    best = next(c for c in found.candidates if not c.baseline)
     devices, name = best.config.devices, best.name
     if found.baseline is None:
         device = baseline_of(best.config).devices[0]
