@@ -252,6 +252,7 @@ class Plan:
             "like": PlacedNetwork(self.network.first, self.placement, frozenset(self.parameters)),
             "placement": None,
             "strategy": None,
+            "rules": (),
             "time_segment": self.choice.time_segment,
             "recompute": self.choice.recompute,
         }
@@ -267,6 +268,7 @@ class Plan:
             update=False,
             memory=None,
             placement=self.placement,
+            rules=(),
             like=None,
             time_segment=self.choice.time_segment,
         )
