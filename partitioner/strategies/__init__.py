@@ -2,8 +2,8 @@
 
     graph, costs, machine, constraints ──STRATEGIES[name]──▶ Placed (placement, load, bound)
 
-All but group2ctx, which follows the user's map, work on the coarse graph. All respect pins, memory
-limits and what must stay together, or raise PlacementError.
+All but group2ctx, which follows the user's map, work on the coarse graph. All respect rules,
+memory limits and what must stay together, or raise PlacementError.
 
 May import solve and the rooms below it.
 Start reading: assignments.py, which has a function per strategy; coarse.py.
@@ -15,6 +15,7 @@ from functools import partial
 
 from partitioner.costs.cost import Costs
 from partitioner.strategies.assignments import place_contiguous, place_noncontiguous
+from partitioner.strategies.rules import Rule
 from partitioner.strategies.types import OBJECTIVES, Constraints, Placed, Strategy
 from partitioner.strategies.user_groups import place_by_groups
 from symgraph.core.errors import PlacementError, nearest
@@ -35,6 +36,7 @@ __all__ = [
     "Constraints",
     "Costs",
     "Placed",
+    "Rule",
     "Strategy",
     "find_strategy",
 ]

@@ -28,10 +28,12 @@ from partitioner.base.types import Placement
 from partitioner.costs.cost import Costs
 from partitioner.costs.machine import Machine
 from partitioner.solve import Kind, Problem, Transfer, solve
+from partitioner.strategies.branching import Assignment, branched
 from partitioner.strategies.coarse import Coarse, coarsen, weighed
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.local_search import proven, refined, swapped
 from partitioner.strategies.problem import (
+    NOTHING,
     floor,
     is_narrow,
     least_memory,
@@ -39,30 +41,32 @@ from partitioner.strategies.problem import (
     solved,
     too_small,
 )
+from partitioner.strategies.rules import require_kept
 from partitioner.strategies.types import Constraints, Placed
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
 
 WIDEST_SEARCH = 1_000_000  # down-sets, times sets of devices: some ten seconds of search
 
-Assignment = tuple[Sequence[int], float]  # class -> device; a lower bound on the largest load
-
 
 def uniform(coarse: Coarse) -> Assignment:
     """Give each device its share of the classes by its speed, in topological order.
 
-    A pinned class goes to its pin.
+    A class that may not be there goes to the nearest device.
     """
     n = len(coarse)
     shares = 1 / slowness(coarse)
     ends = [math.ceil(round(x, 9)) for x in np.cumsum(shares) / shares.sum() * n]
-    return _at_pins(coarse, np.searchsorted(ends, np.arange(n), "right").tolist()), floor(coarse)
+    return _where_allowed(coarse, np.searchsorted(ends, np.arange(n), "right").tolist()), floor(
+        coarse
+    )
 
 
 def parameters(coarse: Coarse) -> Assignment:
     """Cut the classes in topological order so that the most parameter bytes are as few as can be.
 
-    Where devices differ, bytes count for the speed of their device. A pinned class goes to its pin.
+    Where devices differ, bytes count for the speed of their device. A class that may not be there
+    goes to the nearest device.
     """
     slow = slowness(coarse)
     speeds = dict.fromkeys(slow)
@@ -71,7 +75,7 @@ def parameters(coarse: Coarse) -> Assignment:
     problem = Problem(coarse.names, kinds, 0.0 * coarse.parameters, row)
     order = [d for s in speeds for d in range(len(slow)) if slow[d] == s]
     devices = [order[d] for d in solve(problem, "chain").assignment]
-    return _at_pins(coarse, devices), floor(coarse)
+    return _where_allowed(coarse, devices), floor(coarse)
 
 
 def chain(coarse: Coarse) -> Assignment:
@@ -114,7 +118,7 @@ def place_contiguous(
 ) -> Placed:
     """Place a graph by a strategy of CONTIGUOUS: values flow along a row of devices."""
     coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
-    return as_placement(graph, coarse, *CONTIGUOUS[strategy](coarse), strategy)
+    return as_placement(graph, coarse, *branched(coarse, CONTIGUOUS[strategy]), strategy)
 
 
 def place_noncontiguous(
@@ -127,7 +131,7 @@ def place_noncontiguous(
     not at the load alone.
     """
     coarse = coarsen(graph, costs, machine, constraints, contiguous=False)
-    devices, bound = noncontiguous(coarse)
+    devices, bound = branched(coarse, noncontiguous)
     placed = as_placement(graph, coarse, devices, bound, "noncontiguous")
     with suppress(PlacementError):  # in one row it may not fit
         row = place_contiguous(graph, costs, machine, constraints, strategy="optimal")
@@ -142,14 +146,15 @@ def place_on_one(
     """Put everything on one device, whatever the limit on memory.
 
     Raises:
-        PlacementError: something is pinned to another device, or the device's own memory is too
-            small.
+        PlacementError: something is pinned to another device, a rule is broken, or the device's own
+            memory is too small.
     """
     if any(pin != device for pin in constraints.pins.values()):
         raise PlacementError(f"not everything can be on {machine.contexts[device]}: see the pins")
     of = {node.name: 0 for node in graph if node.origin is None}
     free = replace(constraints, memory=None, in_flight=1)
-    coarse = weighed(graph, costs, machine, free, of, (-1,), (device,), contiguous=False)
+    allowed = np.arange(len(machine.devices))[None] == device
+    coarse = weighed(graph, costs, machine, free, of, (-1,), allowed, contiguous=False)
     load = float(coarse.times[device, 0])
     return as_placement(graph, coarse, (device,), load, f"{machine.contexts[device]} alone")
 
@@ -162,13 +167,18 @@ def place_smallest(
     The limit on memory may be smaller than that.
 
     Raises:
-        PlacementError: nothing keeps all pins, or a device's own memory is too small.
+        PlacementError: nothing keeps all rules, or a device's own memory is too small.
     """
     some = constraints if constraints.memory is not None else replace(constraints, memory=0)
     coarse = coarsen(graph, costs, machine, some, contiguous=False)
-    devices = least_memory(coarse)
-    if devices is None:
-        raise PlacementError("no placement keeps all pins and groups; pin fewer of them")
+
+    def assign(narrowed: Coarse) -> Assignment:
+        devices = least_memory(narrowed)
+        if devices is None:
+            raise PlacementError(NOTHING)
+        return devices, 0.0
+
+    devices, _ = branched(coarse, assign)
     free = replace(coarse, constraints=replace(constraints, memory=None))
     return as_placement(graph, free, devices, floor(free), "least memory")
 
@@ -176,20 +186,31 @@ def place_smallest(
 def as_placement(
     graph: Graph, coarse: Coarse, devices: Sequence[int], lower_bound: float, strategy: str
 ) -> Placed:
-    """Put the nodes of every class on its device. Raises PlacementError if one is too small."""
-    devices = numbered_in_a_row(coarse, devices)
+    """Put the nodes of every class on its device.
+
+    Raises:
+        PlacementError: a device is too small, or a rule is broken.
+    """
+    devices, contexts = numbered_in_a_row(coarse, devices), coarse.machine.contexts
+    if coarse.constraints.rules:
+        device_of = {name: contexts[devices[c]] for name, c in coarse.of.items()}
+        require_kept(graph, coarse.constraints.rules, device_of)
     loads = Loads(coarse, devices)
     if any(x is not None and m > x for m, x in zip(loads.memory, coarse.limits, strict=True)):
         who = f" for the strategy {strategy}"
         raise too_small(coarse, loads.memory, max(loads.memory), who)
     stage_of, rank_of = form_stages(graph, {name: devices[c] for name, c in coarse.of.items()})
-    placement = Placement(stage_of, rank_of, coarse.machine.contexts)
+    placement = Placement(stage_of, rank_of, contexts)
     load = max(loads.seconds)
     return Placed(placement, load, min(load, lower_bound), strategy, tuple(loads.memory))
 
 
-def _at_pins(coarse: Coarse, devices: Sequence[int]) -> list[int]:
-    return [pin if pin >= 0 else d for d, pin in zip(devices, coarse.pins, strict=True)]
+def _where_allowed(coarse: Coarse, devices: Sequence[int]) -> list[int]:
+    """Put each class that may not be on its device on the nearest one of those that it may."""
+    order = np.arange(len(coarse.limits))
+    distance = np.abs(order - np.asarray(devices)[:, None])
+    nearest: list[int] = np.where(coarse.allowed, distance, len(order)).argmin(axis=1).tolist()
+    return nearest
 
 
 def numbered_in_a_row(coarse: Coarse, devices: Sequence[int]) -> Sequence[int]:

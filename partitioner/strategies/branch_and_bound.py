@@ -82,9 +82,8 @@ def _task(coarse: Coarse, contiguous: bool) -> Task:
             other[c].append(i)
             if not star.backward:
                 arcs[star.centre][c], arcs[c][star.centre] = False, True
-    pins = np.array([coarse.pins[part[0]] for part in held])
     limits = np.array([np.inf if x is None else x for x in coarse.limits])
-    allowed = (pins[:, None] < 0) | (pins[:, None] == np.arange(k))
+    allowed = coarse.allowed[[part[0] for part in held]]
     price = best_prices(coarse.times, np.ones(k))
     least = priced(coarse.times, price)
     weight = [float(least[part].sum()) for part in held]
@@ -99,30 +98,31 @@ def _task(coarse: Coarse, contiguous: bool) -> Task:
         rows(other),
         rows([list(a) for a in arcs]),
         np.array([into for a in arcs for into in a.values()], dtype=np.bool_),
-        _twins(coarse, limits, latency, rate),
+        np.array(twins(coarse)),
         price,
         np.append(np.cumsum(weight[::-1])[::-1], 0.0),
         contiguous,
     )
 
 
-def _twins(coarse: Coarse, limits: Array, latency: Array, rate: Array) -> Array:
-    """Find each device's twin: of two that are alike and empty, the first is as good."""
-    k = len(limits)
-    pinned = set(coarse.pins)
+def twins(coarse: Coarse) -> list[int]:
+    """Find each device's twin, the last before it that is just like it, or -1.
+
+    Of two that are alike and empty, the first is as good.
+    """
+    k, limits, (latency, rate) = len(coarse.limits), coarse.limits, coarse.link_costs
 
     def alike(a: int, b: int) -> bool:
         order = np.arange(k)
         order[[a, b]] = b, a
         return (
-            a not in pinned
-            and b not in pinned
-            and limits[a] == limits[b]
+            limits[a] == limits[b]
+            and np.array_equal(coarse.allowed[:, a], coarse.allowed[:, b])
             and np.array_equal(coarse.times[a], coarse.times[b])
             and all(np.array_equal(x, x[np.ix_(order, order)]) for x in (latency, rate))
         )
 
-    return np.array([max((a for a in range(b) if alike(a, b)), default=-1) for b in range(k)])
+    return [max((a for a in range(b) if alike(a, b)), default=-1) for b in range(k)]
 
 
 @compiled()

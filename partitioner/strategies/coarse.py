@@ -21,6 +21,7 @@ from partitioner.base.aliasing import is_view, made_by
 from partitioner.costs.cost import Costs, KindCosts, Speed
 from partitioner.costs.machine import Device, Machine
 from partitioner.strategies.contraction import Classes, Flow, acyclic, contract
+from partitioner.strategies.rules import PIN, Demands, Pairs, Rule, contradiction, demands
 from partitioner.strategies.traffic import Broadcast, traffic
 from partitioner.strategies.types import Constraints
 from symgraph.core.connected import connected
@@ -32,7 +33,6 @@ from symgraph.core.types import Array, Value
 from symgraph.passes.precision import is_parameter_cast
 from symgraph.passes.shards import place_of
 
-Pairs = list[tuple[int, int]]  # of nodes that stay together
 Moves = list[tuple[int, int]]  # class and device
 
 
@@ -59,10 +59,14 @@ class Coarse:
     stars: tuple[Broadcast, ...]
     #: Classes of one colour >= 0 stay together.
     colours: tuple[int, ...]
-    #: The device that each class is pinned to; -1: any.
-    pins: tuple[int, ...]
+    #: Whether a class may be on a device: [classes, devices].
+    allowed: Array
     #: Whether values have to flow along a row of devices.
     contiguous: bool
+    #: Sets of classes of which no two share a device.
+    apart: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
+    #: Sets of classes, and on how many devices they may be.
+    at_most: tuple[tuple[frozenset[int], int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -71,6 +75,30 @@ class Coarse:
     def limits(self) -> tuple[int | None, ...]:
         """The bytes that each device may hold; None: any number."""
         return memory_limits(self.machine, self.constraints)
+
+    @cached_property
+    def pins(self) -> tuple[int, ...]:
+        """The device of each class that may be on no other; -1: any or several."""
+        one = (self.allowed.sum(axis=1) == 1) & ~self.allowed.all(axis=1)
+        return tuple(np.where(one, self.allowed.argmax(axis=1), -1).tolist())
+
+    def allows(self, moves: Moves) -> bool:
+        """Tell whether these classes may be on these devices."""
+        return all(self.allowed[c, d] for c, d in moves)
+
+    def keeps(self, devices: Sequence[int]) -> bool:
+        """Tell whether a device for every class keeps all rules."""
+        together = any({devices[c] for c in a} & {devices[c] for c in b} for a, b in self.apart)
+        spread = any(len({devices[c] for c in held}) > most for held, most in self.at_most)
+        return not together and not spread and self.allows([*enumerate(devices)])
+
+    def without(self, classes: frozenset[int], device: int) -> Coarse | None:
+        """Forbid classes a device, and with them their parts; None if one has no device left."""
+        allowed = self.allowed.copy()
+        for part in self.parts:
+            if not classes.isdisjoint(part):
+                allowed[part, device] = False
+        return replace(self, allowed=allowed) if allowed.any(axis=1).all() else None
 
     @cached_property
     def link_costs(self) -> tuple[Array, Array]:
@@ -86,7 +114,7 @@ class Coarse:
         k = range(len(self.limits))
         links = {self.machine.link(a, b)[:2] for a in k for b in k if a != b}
         alike = (self.times == self.times[0]).all() and len({*self.limits}) == 1
-        return len(links) <= 1 and bool(alike) and max(self.pins) < 0
+        return len(links) <= 1 and bool(alike) and bool(self.allowed.all())
 
     @cached_property
     def parts(self) -> list[list[int]]:
@@ -100,35 +128,48 @@ class Coarse:
 def coarsen(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, contiguous: bool
 ) -> Coarse:
-    """Make the coarse graph of a graph. Raises PlacementError for impossible pins."""
+    """Make the coarse graph of a graph. Raises PlacementError for impossible rules."""
     nodes = [n for n in graph if n.origin is None and not n.is_variable]
     index = {n.name: i for i, n in enumerate(nodes)}
     if not nodes:
         raise PlacementError("there is no node to place: the graph has variables only")
     casts = [n.name for n in nodes if is_parameter_cast(graph, n.name)]
     readers = _readers(nodes, casts)
-    pins = _pins(nodes, index, readers, machine, constraints)
     firm, loose = _ties(nodes, index, readers, constraints)
     firm += [(index[name], readers[name][0][0]) for name in casts if name in readers]
-    loose += [pair for held in pins.values() for pair in pairwise(held)]
+    found = _demanded(graph, nodes, index, readers, machine, constraints)
+    loose = _compatible(loose, firm, found.allowed)
+    _require_possible(graph, machine, constraints, [*firm, *loose])
+    loose += found.ties + _on_one_device(found.allowed)
+    allowed = found.allowed
+    if not allowed.all():
+        allowed = _intersected(allowed, connected(len(nodes), [*firm, *loose]))
     classes = _classes(graph, nodes, index, costs, machine, constraints)
     classes = replace(classes, of=connected(len(nodes), firm + (loose if contiguous else [])))
     classes = acyclic(classes)
     colours = connected(classes.count, [(int(classes.of[a]), int(classes.of[b])) for a, b in loose])
     tied = np.zeros(classes.count, dtype=bool)
     tied[[int(classes.of[v]) for pair in loose for v in pair]] = True
-    tied[[int(classes.of[v]) for held in pins.values() for v in held]] = True
-    coloured = np.where(tied, colours, -1)
-    classes = contract(replace(classes, colours=coloured[classes.of]))
-    return weighed(
+    coloured = np.where(tied, colours, -1)[classes.of]
+    classes = contract(replace(classes, colours=_kinds(coloured, allowed, found)))
+    coarse = weighed(
         graph,
         costs,
         machine,
         constraints,
         _homes(graph, index, classes, readers, constraints),
-        tuple(classes.largest(classes.colours, -1).tolist()),
-        _pinned(nodes, classes, pins),
+        tuple(classes.largest(coloured, -1).tolist()),
+        _allowed(nodes, classes, allowed, found.allowed),
         contiguous,
+    )
+
+    def classes_of(held: frozenset[int]) -> frozenset[int]:
+        return frozenset(int(classes.of[i]) for i in held)
+
+    return replace(
+        coarse,
+        apart=tuple((classes_of(a), classes_of(b)) for a, b in found.apart),
+        at_most=tuple((classes_of(held), count) for held, count in found.at_most),
     )
 
 
@@ -225,23 +266,119 @@ def _pins(
     return pins
 
 
-def _pinned(nodes: list[Node], classes: Classes, pins: Mapping[int, list[int]]) -> tuple[int, ...]:
-    """Find the device of every class; -1: any."""
-    device_of = [-1] * classes.count
-    first: dict[int, int] = {}
-    for device, held in pins.items():
-        for i in held:
-            c = int(classes.of[i])
-            if device_of[c] not in (-1, device):
-                raise PlacementError(
-                    f"{nodes[first[c]].name!r} is pinned to device {device_of[c]} and "
-                    f"{nodes[i].name!r} to device {device}, but both stay together: they share "
-                    "parameters, or values go back and forth between them and nodes pinned with "
-                    "them; pin them to one device, or use the strategy noncontiguous"
-                )
-            device_of[c] = device
-            first.setdefault(c, i)
-    return tuple(device_of)
+def _demanded(
+    graph: Graph,
+    nodes: list[Node],
+    index: Mapping[str, int],
+    readers: Mapping[str, list[tuple[int, int]]],
+    machine: Machine,
+    constraints: Constraints,
+) -> Demands:
+    """Return what rules and pins demand of the nodes."""
+    found = demands(graph, constraints.rules, machine.contexts)
+    for device, held in _pins(nodes, index, readers, machine, constraints).items():
+        others = [d for d in range(len(machine.devices)) if d != device]
+        found.allowed[np.ix_(held, others)] = False
+    return found
+
+
+def _require_possible(
+    graph: Graph, machine: Machine, constraints: Constraints, ties: Pairs
+) -> None:
+    """Raise PlacementError for rules that contradict each other or the pins; it lists the fewest.
+
+    ties: nodes that stay together in any case.
+    """
+    if not constraints.rules:
+        return
+    contexts = machine.contexts
+    pins = [Rule(PIN, (name,), (contexts[d],)) for name, d in constraints.pins.items()]
+    wrong = contradiction(graph, [*pins, *constraints.rules], contexts, ties)
+    if wrong:
+        listed = "; ".join(map(str, wrong))
+        many = "these constraints contradict each other" if len(wrong) > 1 else "this constraint"
+        cannot = "" if len(wrong) > 1 else " cannot be kept"
+        raise PlacementError(
+            f"{many}{cannot}: {listed} (nodes that share a parameter are on one device, unless "
+            "partition.split_tied)"
+        )
+
+
+def _compatible(pairs: Pairs, firm: Pairs, allowed: Array) -> Pairs:
+    """Return the pairs that can be on one device, those before them too; a pin parts the others."""
+    root = connected(len(allowed), firm).tolist()
+    masks = {c: allowed[[i for i, r in enumerate(root) if r == c]].all(axis=0) for c in {*root}}
+    kept: Pairs = []
+    for a, b in pairs if not allowed.all() else ():
+        both = masks[root[a]] & masks[root[b]]
+        if both.any():
+            kept.append((a, b))
+            old, new = root[a], root[b]
+            masks[new] = both
+            root = [new if r == old else r for r in root]
+    return kept if not allowed.all() else pairs
+
+
+def _on_one_device(allowed: Array) -> Pairs:
+    """Pair the nodes that may be on one and the same device only, of several."""
+    one = (allowed.sum(axis=1) == 1) & ~allowed.all(axis=1)
+    columns = range(allowed.shape[1])
+    return [
+        pair for d in columns for pair in pairwise(np.flatnonzero(one & allowed[:, d]).tolist())
+    ]
+
+
+def _intersected(allowed: Array, part: Array) -> Array:
+    """Return the devices that all nodes of a node's part may be on: [nodes, devices]."""
+    masks = np.ones((int(part.max()) + 1, allowed.shape[1]), dtype=bool)
+    np.logical_and.at(masks, part, allowed)
+    shared: Array = masks[part]
+    return shared
+
+
+def _kinds(coloured: Array, allowed: Array, found: Demands) -> Array:
+    """Number the nodes that ties and rules treat alike; -1: they treat them like no other."""
+    sides = [side for pair in found.apart for side in pair] + [held for held, _ in found.at_most]
+    within = np.zeros((len(coloured), len(sides)), dtype=bool)
+    for at, side in enumerate(sides):
+        within[sorted(side), at] = True
+    if not sides and allowed.all():
+        return coloured
+    bound = np.flatnonzero((coloured >= 0) | ~allowed.all(axis=1) | within.any(axis=1))
+    rows = np.hstack([coloured[:, None], allowed, within])[bound]
+    kinds = np.full(len(coloured), -1)
+    kinds[bound] = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    return kinds
+
+
+def _allowed(nodes: list[Node], classes: Classes, allowed: Array, alone: Array) -> Array:
+    """Find the devices that every class may be on: [classes, devices].
+
+    Args:
+        nodes: the nodes.
+        classes: their classes.
+        allowed: the devices of each node, with those tied to it.
+        alone: the same by the rules of the node itself.
+    """
+    masks = _intersected(allowed, classes.of)
+    for i in np.flatnonzero(~masks.any(axis=1))[:1]:
+        own: Array = np.where(allowed.any(axis=1, keepdims=True), allowed, alone)
+        held = np.flatnonzero((classes.of == classes.of[i]) & ~own.all(axis=1)).tolist()
+        others = [b for b in held if not (own[held[0]] & own[b]).any()] or held[-1:]
+        raise PlacementError(
+            f"{nodes[held[0]].name!r} is pinned to {_listed(own[held[0]])} and "
+            f"{nodes[others[0]].name!r} to {_listed(own[others[0]])}, but both stay together: "
+            "they share parameters, or values go back and forth between them and nodes pinned with "
+            "them; pin them to one device, or use the strategy noncontiguous"
+        )
+    by_class = np.ones((classes.count, allowed.shape[1]), dtype=bool)
+    by_class[classes.of] = masks
+    return by_class
+
+
+def _listed(allowed: Array) -> str:
+    numbers = [str(d) for d in np.flatnonzero(allowed)]
+    return f"device{'s' * (len(numbers) != 1)} {' or '.join(numbers) or 'of no number'}"
 
 
 # -- classes ---------------------------------------------------------------------------------------
@@ -323,10 +460,10 @@ def weighed(
     constraints: Constraints,
     of: Mapping[str, int],
     colours: tuple[int, ...],
-    pins: tuple[int, ...],
+    allowed: Array,
     contiguous: bool,
 ) -> Coarse:
-    """Weigh classes of nodes; `of` maps forward nodes to classes."""
+    """Weigh classes of nodes; `of` maps forward nodes to classes, `allowed` is that of Coarse."""
     n = len(colours)
     home, stars = traffic(graph, of)
     names = [""] * n
@@ -353,7 +490,7 @@ def weighed(
         kept,
         stars,
         colours,
-        pins,
+        allowed,
         contiguous,
     )
 

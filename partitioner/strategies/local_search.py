@@ -37,12 +37,14 @@ def proven(coarse: Coarse, devices: Sequence[int], bound: float) -> tuple[list[i
 def swapped(coarse: Coarse, devices: Sequence[int]) -> list[int]:
     """Exchange the pieces of two devices for as long as that helps; return class -> device."""
     loads, bounds = Loads(coarse, devices), _bounds(coarse)
-    free = [d for d in range(len(bounds)) if d not in coarse.pins]
     score, better = _score(loads, bounds), True
     while better:
         better = False
-        for a, b in combinations(free, 2):
-            undo = loads.move(_swap(loads, a, b))
+        for a, b in combinations(range(len(bounds)), 2):
+            moves = _swap(loads, a, b)
+            if not coarse.allows(moves):
+                continue
+            undo = loads.move(moves)
             after = _score(loads, bounds)
             if _better(after, score):
                 score, better = after, True
@@ -55,13 +57,13 @@ def refined(coarse: Coarse, devices: Sequence[int]) -> list[int]:
     """Move classes for as long as that helps; return class -> device.
 
     The result is no worse than the start: by the loads of the slowest devices, in that order. A
-    contiguous start stays so; colours stay together, pins where they are.
+    contiguous start stays so; colours stay together, and where they may be.
     """
     loads, bounds = Loads(coarse, devices), _bounds(coarse)
     keep = coarse.contiguous and loads.acyclic()
     score = _score(loads, bounds)
     for _ in range(MAX_IMPROVEMENTS):
-        for moves in islice(_moves(coarse, loads, bounds), MAX_TRIALS):
+        for moves in islice(filter(coarse.allows, _moves(coarse, loads, bounds)), MAX_TRIALS):
             undo = loads.move(moves)
             after = _score(loads, bounds)
             if _better(after, score) and (not keep or loads.acyclic()):
@@ -104,13 +106,11 @@ def _moves(coarse: Coarse, loads: Loads, bounds: Sequence[float]) -> Iterator[Mo
     k = len(loads.seconds)
     full = [d for d in range(k) if loads.memory[d] > bounds[d]]
     worst = max(full or range(k), key=lambda d: (loads.seconds[d], -d))
-    loose = [p for p in coarse.parts if all(coarse.pins[c] < 0 for c in p)]
-    off = [p for p in loose if loads.devices[p[0]] == worst]
-    others = [p for p in loose if loads.devices[p[0]] != worst]
+    off = [p for p in coarse.parts if loads.devices[p[0]] == worst]
+    others = [p for p in coarse.parts if loads.devices[p[0]] != worst]
     for part in off:
         yield from ([(c, d) for c in part] for d in range(k) if d != worst)
-    if worst not in coarse.pins:
-        yield from (_swap(loads, worst, d) for d in range(k) if d not in coarse.pins)
+    yield from (_swap(loads, worst, d) for d in range(k))
     for part in off:
         for other in others:
             d = loads.devices[other[0]]

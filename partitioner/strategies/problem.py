@@ -29,6 +29,7 @@ from symgraph.core.errors import LimitError, PlacementError
 from symgraph.core.types import Array
 from symgraph.core.units import bytes_text
 
+NOTHING = "no placement keeps all pins, groups and constraints; demand less of it"
 MAX_DEVICE_SETS = 1024  # that a solver may tell apart
 
 
@@ -52,11 +53,11 @@ def as_problem(coarse: Coarse, *, cheapest: bool = False) -> CoarseProblem:
         cheapest: charge a message as over the device's best link, not over the mean of all.
     """
     n = len(coarse)
-    pins = np.array(coarse.pins)
-    times = [np.where((pins >= 0) & (pins != d), math.inf, x) for d, x in enumerate(coarse.times)]
+    allowed = coarse.allowed.T
+    times = [np.where(allowed[d], x, math.inf) for d, x in enumerate(coarse.times)]
     moves = [_moves(coarse, d, cheapest=cheapest) for d in range(len(times))]
     limits = [math.inf if x is None else x for x in coarse.limits]
-    groups = _alike(times, moves, limits, {*coarse.pins} - {-1})
+    groups = _alike(times, moves, limits, _singled_out(coarse))
     best, most = (np.min, max) if cheapest else (np.max, min)  # of those taken as alike
     kinds = tuple(
         Kind(
@@ -82,6 +83,13 @@ def as_problem(coarse: Coarse, *, cheapest: bool = False) -> CoarseProblem:
         (*[False] * n, *[True] * n),
     )
     return CoarseProblem(problem, tuple(d for held in groups for d in held))
+
+
+def _singled_out(coarse: Coarse) -> set[int]:
+    """Find the devices that are not for the same classes as most are."""
+    columns = [column.tobytes() for column in coarse.allowed.T]
+    most = max(columns, key=columns.count)
+    return {d for d, column in enumerate(columns) if column != most}
 
 
 def _alike(
@@ -213,7 +221,7 @@ def _infeasible(coarse: Coarse) -> PlacementError:
     """Explain that nothing fits: what devices hold in the placement with the smallest limit."""
     devices = least_memory(coarse)
     if devices is None:
-        return PlacementError("no placement keeps all pins and groups; pin fewer of them")
+        return PlacementError(NOTHING)
     memory = [0] * len(coarse.limits)
     for c, d in enumerate(devices):
         memory[d] += int(coarse.memory[c])

@@ -11,6 +11,7 @@ from partitioner.costs.cost import Costs
 from partitioner.costs.machine import Machine
 from partitioner.placement.group2ctx import Groups
 from partitioner.solve.problem import optimality_gap
+from partitioner.strategies.rules import Rule
 from symgraph.core.graph import Graph
 from symgraph.core.types import Value
 
@@ -45,6 +46,8 @@ class Constraints:
     together: Collection[tuple[str, str]] = ()
     #: ctx_group or node -> the number of its device in the machine.
     pins: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    #: What else the user demands.
+    rules: tuple[Rule, ...] = ()
     #: ctx_group whose operators are split -> the devices of its pieces in order; `auto` tries it.
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     #: The user's map, which the strategy group2ctx follows.

@@ -26,7 +26,7 @@ def place_by_groups(
 
     Raises:
         PlacementError: as placement.group2ctx.group2ctx, and for devices that are not the
-            machine's.
+            machine's and for a rule that is broken.
     """
     groups = _pinned_groups(graph, machine, constraints)
     if constraints.groups is not None:
@@ -38,7 +38,7 @@ def place_by_groups(
     rank = {node: placement.rank_of[stage] for node, stage in placement.stage_of.items()}
     k = len(machine.devices)
     coarse = weighed(
-        graph, costs, machine, constraints, rank, (-1,) * k, tuple(range(k)), contiguous=False
+        graph, costs, machine, constraints, rank, (-1,) * k, np.eye(k, dtype=bool), contiguous=False
     )
     bound = least_load(graph, costs, machine)
     return as_placement(graph, coarse, range(k), bound, "group2ctx")

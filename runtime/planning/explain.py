@@ -13,6 +13,7 @@ from functools import partial
 from partitioner import Placement
 from partitioner.base.stages import form_stages
 from partitioner.placement.group2ctx import require_states_with_readers
+from partitioner.strategies.rules import require_kept
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.grid import grid_rows
@@ -205,7 +206,7 @@ def _placement(plan: Plan, nodes: frozenset[str], target: tuple[Context, ...]) -
     """Return the plan's placement but for these nodes.
 
     Raises:
-        PlacementError: a state is not where it is updated.
+        PlacementError: a state is not where it is updated, or a constraint is broken.
     """
     graph, devices = plan.network.first, plan.devices
     device_of = {
@@ -216,6 +217,7 @@ def _placement(plan: Plan, nodes: frozenset[str], target: tuple[Context, ...]) -
         if node.origin is None
     }
     require_states_with_readers(graph, device_of)
+    require_kept(graph, plan.options.rules, device_of)
     rank_of_node = {name: devices.index(device) for name, device in device_of.items()}
     placement = Placement(*form_stages(graph, rank_of_node), devices)
     plan.network.require_states_in_place(placement)

@@ -13,6 +13,7 @@ from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.placement.group2ctx import Groups, devices_of
 from partitioner.strategies import find_strategy
+from partitioner.strategies.rules import Rule
 from partitioner.strategies.types import SOLVER_STEPS, STEP
 from runtime.planning.costs.prices import CostModel, CostProvider, default_pricing
 from runtime.schedule.generators.table import find_schedule
@@ -79,8 +80,10 @@ class PlacementOptions(MemoryOptions):
     splits: bool = True
     """Whether strategy `auto` may put groups that `groups` does not name on several devices."""
     keep_groups: bool = False
-    """Whether the nodes of one ctx_group stay together; this field and the next three go to
+    """Whether the nodes of one ctx_group stay together; this field and the next four go to
     partitioner.strategies.Constraints."""
+    rules: tuple[Rule, ...] = ()
+    """Constraints on the placement, by hand or by a strategy."""
     objective: str = STEP
     """The criterion for the best of several placements."""
     split_tied: bool = False

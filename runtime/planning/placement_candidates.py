@@ -134,7 +134,7 @@ class Candidates:
         try:
             return [place(self.graph, self._kernels, machine, limits)]
         except PlacementError as error:
-            self.failed = error
+            self.failed = self.failed or error
             return []
 
     def _limits(self, strategy: str, constraints: Constraints) -> list[tuple[str, Constraints]]:

@@ -57,8 +57,9 @@ def select_placement(
     if not tries.plans and options.memory is not None:
         tries.add_all(candidates.smallest())
         starts = tries.placements
-        run = draft(starts[0]).options
-        tries.add_all(candidates.searched(network, run, starts, for_memory=True))
+        if starts:
+            run = draft(starts[0]).options
+            tries.add_all(candidates.searched(network, run, starts, for_memory=True))
     if not tries.plans:
         raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
@@ -87,6 +88,7 @@ def _constraints(options: PlacementOptions, network: Network) -> Constraints:
         keep_groups=options.keep_groups,
         together=[(variable, value.node) for variable, value in network.states.items()],
         pins=pins,
+        rules=options.rules,
         spread=spread,
         objective=options.objective,
         split_tied=options.split_tied,

@@ -38,7 +38,8 @@ class PlacementSearch:
 
     def run(self, starts: Iterable[Sequence[int]]) -> None:
         """Search from these placements."""
-        ranked = sorted({self._row(start): None for start in starts}, key=self._seconds)
+        rows = dict.fromkeys(self._row(s) for s in starts if self.sketch.coarse.keeps(s))
+        ranked = sorted(rows, key=self._seconds)
         if len(self._devices) < 2 or not self._parts or not ranked:
             return
         for start in ranked:
@@ -89,7 +90,7 @@ class PlacementSearch:
                     if not self._is_open():
                         return
                     trial = self._row(moved)
-                    if self._hopeless(trial, seconds):
+                    if not self.sketch.coarse.keeps(trial) or self._hopeless(trial, seconds):
                         continue
                     if self._seconds(trial) < seconds * (1 - 1e-9):
                         devices, seconds, better = trial, self._seconds(trial), True
@@ -146,4 +147,5 @@ class PlacementSearch:
             device = self._random.choice(self._devices)
             for c in part:
                 moved[c] = device
-        return self._row(moved)
+        row = self._row(moved)
+        return row if self.sketch.coarse.keeps(row) else devices

@@ -254,6 +254,7 @@ class Plan:
             "like": PlacedNetwork(self.network.first, self.placement, frozenset(self.parameters)),
             "placement": None,
             "strategy": None,
+            "rules": (),
             "time_segment": self.choice.time_segment,
             "recompute": self.choice.recompute,
         }
@@ -269,6 +270,7 @@ class Plan:
             update=False,
             memory=None,
             placement=self.placement,
+            rules=(),
             like=None,
             time_segment=self.choice.time_segment,
         )

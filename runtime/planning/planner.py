@@ -14,6 +14,7 @@ from typing import Any
 from partitioner import Placement, group2ctx
 from partitioner.placement.group2ctx import assign
 from partitioner.placement.transfer import carry
+from partitioner.strategies.rules import require_kept
 from runtime.backends.device.arrays import require
 from runtime.planning.draft import Draft
 from runtime.planning.grid import columns, grid_rows, groups_in, in_first_row
@@ -118,6 +119,7 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
     groups = in_first_row(options.groups or {}, rows, names)
     if options.strategy is None:
         device_of = assign(graph, groups or None, options.default)
+        require_kept(graph, options.rules, device_of)
     else:
         one_row = replace(row, groups=groups, keep_groups=bool(names))
         placement = _with_best_splits(request, one_row).placement
@@ -128,6 +130,7 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
         devices=options.devices,
         machine=options.machine,
         strategy=None,
+        rules=(),
         data_axis=options.data_axis,
         groups=replicated.devices,
     )
@@ -139,7 +142,8 @@ def _splits(whole: Plan, options: Options) -> list[tuple[GroupSplit, ...]]:
     assert whole.prices is not None
     graph, contexts = whole.network.first, options.machine_of(whole.prices).contexts
     weights = weigh(graph, whole.prices.merged(graph, contexts))
-    return splits_to_try(weights, tuple(options.groups or {}), len(options.devices))
+    fixed = tuple(options.groups or {})
+    return splits_to_try(weights, fixed, len(options.devices), options.rules)
 
 
 def _with_splits(options: Options, splits: Sequence[GroupSplit]) -> Options:
@@ -158,6 +162,9 @@ def _planned(request: PlanRequest, options: Options) -> Plan:
     else:
         best = select_schedule(draft(placement), cache(lambda: options.costs(network.first)))
     network.require_states_in_place(best.placement)
+    if options.rules:
+        device_of = {node: best.placement.device_of(node) for node in best.placement.stage_of}
+        require_kept(network.first, options.rules, device_of)
     return replace(best, options=options)
 
 

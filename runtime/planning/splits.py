@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from partitioner.costs.cost import Costs
+from partitioner.strategies.rules import CLASSES, SAMPLES, Rule, may_split
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
 from symgraph.passes.shard import SPLIT
@@ -52,7 +53,7 @@ def weigh(graph: Graph, costs: Costs) -> dict[str, Weight]:
 
 
 def splits_to_try(
-    weights: Mapping[str, Weight], fixed: Sequence[str], devices: int
+    weights: Mapping[str, Weight], fixed: Sequence[str], devices: int, rules: Sequence[Rule] = ()
 ) -> list[tuple[GroupSplit, ...]]:
     """Return the splits to try besides none.
 
@@ -62,16 +63,19 @@ def splits_to_try(
     Args:
         fixed: groups that the user has placed.
         devices: the number of devices.
+        rules: the user's; some say along which axis a group may be split.
     """
     share = sum(w.seconds for w in weights.values()) / devices
     free = [(w.seconds, g) for g, w in weights.items() if g and g not in fixed]
     free.sort(key=lambda x: (-x[0], x[1]))
-    heavy = [g for s, g in free if weights[g].shards >= devices and s > WORTH_SPLITTING * share][:1]
-    whole = [g for s, g in free if s > share and g not in heavy][:1]
-    sharded = tuple([GroupSplit(g, SHARDS) for g in heavy])
+    sharded = [g for s, g in free if weights[g].shards >= devices and s > WORTH_SPLITTING * share]
+    heavy = [g for g in sharded if may_split(rules, g, CLASSES)][:1]
+    others = [g for s, g in free if s > share and g not in heavy]
+    whole = [g for g in others if may_split(rules, g, SAMPLES)][:1]
+    in_shards = tuple([GroupSplit(g, SHARDS) for g in heavy])
     replicated = tuple([GroupSplit(g, REPLICAS) for g in whole])
-    both = (*sharded, *replicated) if sharded and replicated else ()
-    return [splits for splits in (sharded, replicated, both) if splits]
+    both = (*in_shards, *replicated) if in_shards and replicated else ()
+    return [splits for splits in (in_shards, replicated, both) if splits]
 
 
 def shard_marks(splits: Sequence[GroupSplit]) -> dict[str, str]:

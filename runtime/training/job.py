@@ -14,6 +14,7 @@ from typing import Any
 from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
+from partitioner.strategies.rules import APART, AT_MOST, SAME, SPLIT, TOGETHER, Rule
 from partitioner.strategies.types import LATENCY, SOLVER_STEPS, STEP, THROUGHPUT
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
@@ -212,6 +213,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         whole=False,
         strategy=config.partition.strategy,
         keep_groups=config.partition.keep_groups,
+        rules=rules_of(config),
         machine=machine,
         shards=config.partition.shards,
         replicas=config.partition.replicas,
@@ -234,6 +236,27 @@ def _forward_only(options: Options) -> Options:
     """
     objective = STEP if options.objective == LATENCY else THROUGHPUT
     return replace(options, update=False, slots=0, clips=False, objective=objective)
+
+
+def rules_of(config: Config) -> tuple[Rule, ...]:
+    """Return the constraints of a config, one for each of their names."""
+    rules: list[Rule] = []
+    for constraint in config.partition.constraints:
+        ((kind, given),) = constraint.items()
+        if kind in (TOGETHER, APART):
+            rules.append(Rule(kind, tuple(given)))
+            continue
+        for name, value in given.items():
+            if kind == SAME:
+                rules.append(Rule(kind, (value, name)))
+            elif kind == AT_MOST:
+                rules.append(Rule(kind, (name,), count=value))
+            elif kind == SPLIT:
+                rules.append(Rule(kind, (name,), axis=value))
+            else:
+                listed = [value] if isinstance(value, str) else value
+                rules.append(Rule(kind, (name,), tuple(map(Context.parse, listed))))
+    return tuple(rules)
 
 
 def devices_of(config: Config) -> tuple[Context, ...]:

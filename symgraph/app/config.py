@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
 
+from symgraph.app.constraint_config import Constraint, constrained_devices
 from symgraph.app.data_config import DataConfig, data_mistakes, kind_of
 from symgraph.app.model_config import LossConfig, model_path, opened
 from symgraph.app.named_files import SCHEDULE_FILES, file_mistakes
@@ -150,6 +151,10 @@ class PartitionConfig(Section):
     placed on the first row, copies of it on the others."""
     model_axis: Count | None = None
     """Devices of a row; null: all devices divided by data_axis."""
+    constraints: Annotated[tuple[Constraint, ...], Field(strict=False)] = ()
+    """Demands on the placement, a list of: together: [a, b]; apart: [a, b]; pin: {a: cpu(0)};
+    not_on: {a: cpu(0)}; at_most: {a: 2} devices, or 2 for all; same: {b: a}, node by node; split:
+    {a: samples, classes or none}. a and b are groups, nodes, or patterns such as "layer*"."""
     memory: Annotated[int | None, PlainValidator(_bytes)] = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is an error."""
     costs: str | None = None
@@ -441,6 +446,7 @@ def load_config(
         lambda config: (
             *_contradictions(document.data, schedules, strategies),
             *_schedule_mistake(config),
+            *_constraint_mistakes(config),
         ),
     )
 
@@ -553,6 +559,15 @@ def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         if device not in known:
             message = f"group {group!r} is on {device}, which is not in devices"
             yield ("group2ctx", group), f"{message}: {nearest(repr(device), map(repr, known))}"
+
+
+def _constraint_mistakes(config: Config | None) -> Iterator[tuple[KeyPath, str]]:
+    """Yield constraints with devices that are not listed."""
+    for i, constraint in enumerate(() if config is None else config.partition.constraints):
+        for device in constrained_devices(constraint):
+            if config is not None and device not in config.devices:
+                known = nearest(device, config.devices)
+                yield ("partition", "constraints", i), f"{device} is not in devices: {known}"
 
 
 def _context(text: object) -> Context | None:

@@ -328,7 +328,8 @@ def _splits(best: Candidate, config: Config) -> list[tuple[GroupSplit, ...]]:
     graph = best.plan.network.first
     devices = best.plan.devices
     weights = weigh(graph, best.prices.merged(graph, devices))
-    return splits_to_try(weights, tuple(config.group2ctx), len(config.devices))
+    rules = best.plan.options.rules
+    return splits_to_try(weights, tuple(config.group2ctx), len(config.devices), rules)
 
 
 def _with(config: Config, splits: tuple[GroupSplit, ...]) -> Config:

@@ -7,6 +7,7 @@ import pytest
 import symgraph as sg
 from examples.lstm_lm import build
 from partitioner.costs.cost import Speed
+from partitioner.strategies import Rule
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
@@ -62,6 +63,15 @@ def test_what_is_tried(weights, want):
 def test_groups_that_the_user_names_are_not_split():
     weights = {"a": Weight(3.0, 8), "b": Weight(1.5, 8)}
     assert splits_to_try(weights, ("a",), 2) == [(GroupSplit("b", SHARDS),)]
+
+
+def test_groups_are_split_along_the_axis_that_the_user_names():
+    weights = {"a": Weight(3.0, 8), "b": Weight(1.5, 8)}
+    along = [Rule("split", ("a",), axis="samples")]
+    a, b = GroupSplit("a", REPLICAS), GroupSplit("b", SHARDS)
+    assert splits_to_try(weights, (), 2, along) == [(b,), (a,), (b, a)]
+    assert splits_to_try(weights, (), 2, [Rule("split", ("a",), axis="none")]) == [(b,)]
+    assert splits_to_try(weights, (), 2, [Rule("split", ("*",), axis="none")]) == []
 
 
 @pytest.mark.slow

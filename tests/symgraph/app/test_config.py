@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from runtime.training.job import rules_of
 from symgraph.app.config import Config, key_help, load_config
 from symgraph.core.errors import ConfigError
 
@@ -79,6 +80,7 @@ def test_config_is_frozen(load):
         (),
         ("train.lr_schedule={kind: multi_factor, step: [10, 20], factor: 0.5}",),
         ("train.weight_decay=1e-5", "blas_threads=2", "train.seconds=90"),
+        ("partition.constraints=[{at_most: 2}, {not_on: {a: cpu(0)}}, {apart: [a, 'b*']}]",),
         ('args.name="1e3"', 'args.other="12"'),  # text that PyYAML alone writes as a number of ours
     ],
 )
@@ -455,6 +457,44 @@ def test_any_schedule_goes_if_none_are_given(tmp_path):
 
 
 # -- mistakes between keys --------------------------------------------------------------------
+
+
+def test_constraints_are_read_in_their_short_forms(load):
+    text = "[{apart: [a, b]}, {at_most: 2}, {pin: {a: gpu(0), b: cpu(1)}}, {split: {a: none}}]"
+    config = load(GOOD, "devices=[gpu(0), cpu(0), cpu(1)]", f"partition.constraints={text}")
+    assert config.partition.constraints == (
+        {"apart": ["a", "b"]},
+        {"at_most": {"*": 2}},
+        {"pin": {"a": "gpu(0)", "b": "cpu(1)"}},
+        {"split": {"a": "none"}},
+    )
+    assert [str(rule) for rule in rules_of(config)] == [
+        "apart: [a, b]",
+        "at_most: {*: 2}",
+        "pin: {a: gpu(0)}",
+        "pin: {b: cpu(1)}",
+        "split: {a: none}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ("apart", "[0]: expected one constraint, such as {apart: [a, b]}, got 'apart'"),
+        ("{apart: [a]}", "[0]: apart: expected two names or more, such as [a, b]; got a list"),
+        ("{apat: [a, b]}", "[0]: unknown constraint 'apat': did you mean 'apart'"),
+        ("{pin: [a]}", "[0]: pin: expected names with values, such as {embed: cpu(0)}; got a list"),
+        ("{pin: {a: cpu}}", "[0]: pin: 'cpu' is not a device"),
+        ("{pin: {a: cpu(2)}}", "[0]: cpu(2) is not in devices: did you mean 'cpu("),
+        ("{not_on: {a: [cpu(0), cpu(3)]}}", "[0]: cpu(3) is not in devices: did you mean"),
+        ("{at_most: {a: 0}}", "[0]: at_most: expected a number of devices, got 0"),
+        ("{same: {a: 1}}", "[0]: same: expected a name, got 1"),
+        ("{split: {a: rows}}", "[0]: split: expected samples, classes, none, got 'rows'"),
+    ],
+)
+def test_mistakes_in_constraints(load, constraint, message):
+    refused = refusal(load, GOOD, f"partition.constraints=[{constraint}]")
+    assert f"partition.constraints{message}" in refused
 
 
 def test_device_listed_twice(load):
