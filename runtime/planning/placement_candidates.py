@@ -28,8 +28,8 @@ from symgraph.passes.shards import place_of
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
 MOST_NODES = 100_000  # of a graph that is searched
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
-FINALISTS, NEAR_BEST = 3, 1.005  # placements to simulate: those that take so many times the best
-MORE_FINALISTS, NEARLY_FITS = 8, 1.5  # with a memory limit
+NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
+FINALISTS, MORE_FINALISTS = 3, 8  # to simulate; more with a memory limit
 
 
 class Candidates:
@@ -115,9 +115,13 @@ class Candidates:
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
         found.run([p.rank_of[p.stage_of[name]] for name in coarse.names] for p in starts)
         free = replace(coarse, constraints=replace(self.constraints, memory=None))
-        limited = options.memory is not None  # which estimates count less well than seconds
-        count, near = (MORE_FINALISTS, NEARLY_FITS) if limited else (FINALISTS, NEAR_BEST)
-        for devices in islice(found.within(near), count):
+        finalists = [*islice(found.within(NEAR_BEST), MOST_LISTED)]
+        count = FINALISTS
+        if options.memory is not None:  # which estimates count less well than seconds
+            count = MORE_FINALISTS
+        elif options.schedule == AUTO and not options.named_only:
+            finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
+        for devices in finalists[:count]:
             yield as_placement(graph, free, devices, floor(free), "search")
 
     def smallest(self) -> Iterator[Placed]:
