@@ -64,11 +64,11 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
         for count in candidates.counts:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count))
-        tries.add_all(candidates.searched(network, options, tries.placements))
+        tries.add_all(candidates.searched(network, options, tries.placements, tries.peaks))
     if not tries.plans and options.memory is not None:
         tries.add_all(candidates.smallest())
-        starts = tries.placements
-        tries.add_all(candidates.searched(network, options, starts, for_memory=True))
+        known = tries.placements, tries.peaks
+        tries.add_all(candidates.searched(network, options, *known, for_memory=True))
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
@@ -114,6 +114,7 @@ class _Tries:
         self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
         self.shortest = math.inf  # seconds of the shortest step
         self.failed: ScheduleError | None = None  # with the smallest limit of those that failed
+        self.peaks: list[tuple[Placement, int]] = []  # the least bytes that a placement needs
 
     @property
     def placements(self) -> list[Placement]:
@@ -142,10 +143,13 @@ class _Tries:
             plan = _timed(draft, self.costs)
         except ScheduleError as error:
             self.failed = _smaller(error, self.failed)
+            if isinstance(error, LimitError):
+                self.peaks.append((placed.placement, error.smallest))
             return PlanCandidate(placed=placed)
         seconds = plan.choice.seconds
         assert seconds is not None
         self.plans.append((placed, plan))
+        self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
         self.shortest = min(self.shortest, seconds)
         return PlanCandidate(placed=placed, seconds=seconds)
 

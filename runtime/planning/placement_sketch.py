@@ -9,7 +9,7 @@ instructions, unless products over time merge differently.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -81,7 +81,8 @@ class Sketch:
             ranks, nbytes = range(len(self._contexts)), 8 * len(network.first.variables)
             self._meeting = float(meeting_seconds(ranks, nbytes, self._link))
         self._wires: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-        self._limit, self._again = options.memory, options.recompute in (AUTO, ALL)
+        self._limit: float | None = options.memory  # of what is estimated
+        self._again = options.recompute in (AUTO, ALL)
         own = [i for i, item in enumerate(self._outline.items) if item.terms is None]
         homes = np.array([self._outline.classes[self._outline.items[i].atom] for i in own])
         self._work = np.stack([np.bincount(homes, row[own], len(coarse)) for row in self._ticks])
@@ -109,6 +110,12 @@ class Sketch:
         """The number of items, values and runs that an estimate looks at, about."""
         made = self._outline
         return len(made.items) + len(made.flows) + 4 * self.mbs * len(self._contexts)
+
+    def calibrate(self, peaks: Iterable[tuple[Devices, int]]) -> None:
+        """Learn from the bytes of some placements by what share estimates of them are too low."""
+        ratios = [peak / max(self.peak(devices), 1) for devices, peak in peaks]
+        if self._limit is not None and ratios:
+            self._limit /= max(float(np.median(ratios)), 1e-9)
 
     def busy(self, devices: Devices) -> float:
         """Return the seconds that the busiest device computes: no step is shorter."""
