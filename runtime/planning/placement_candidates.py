@@ -28,8 +28,8 @@ from symgraph.passes.shards import place_of
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
 MOST_NODES = 100_000  # of a graph that is searched
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
-FINALISTS, NEAR_BEST = 3, 1.005  # placements to simulate: those that take so many times the best
-MORE_FINALISTS, NEARLY_FITS = 8, 1.5  # with a memory limit
+NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
+FINALISTS, MORE_FINALISTS = 3, 12  # to simulate; more with a memory limit
 
 
 class Candidates:
@@ -98,12 +98,14 @@ class Candidates:
         network: Network,
         options: Options,
         starts: Iterable[Placement],
+        peaks: Iterable[tuple[Placement, int]],
         *,
         for_memory: bool = False,
     ) -> Iterator[Placed]:
         """Yield the best that a search by estimates finds from these placements.
 
         Args:
+            peaks: bytes of the fullest device of some placements, by their programs' account.
             for_memory: whether to look for the least memory, not for the shortest step.
         """
         graph, machine = self.graph, self.machine
@@ -113,11 +115,21 @@ class Candidates:
         sketch = Sketch(network, options, coarse, self._kernels, self.prices)
         estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
-        found.run([p.rank_of[p.stage_of[name]] for name in coarse.names] for p in starts)
+
+        def devices_of(placement: Placement) -> list[int]:
+            return [placement.rank_of[placement.stage_of[name]] for name in coarse.names]
+
+        if options.memory is not None:
+            sketch.calibrate([(devices_of(placement), peak) for placement, peak in peaks])
+        found.run(map(devices_of, starts))
         free = replace(coarse, constraints=replace(self.constraints, memory=None))
-        limited = options.memory is not None  # which estimates count less well than seconds
-        count, near = (MORE_FINALISTS, NEARLY_FITS) if limited else (FINALISTS, NEAR_BEST)
-        for devices in islice(found.within(near), count):
+        finalists = [*islice(found.within(NEAR_BEST), MOST_LISTED)]
+        count = FINALISTS
+        if options.memory is not None:  # which estimates count less well than seconds
+            count = MORE_FINALISTS
+        elif options.schedule == AUTO and not options.named_only:
+            finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
+        for devices in finalists[:count]:
             yield as_placement(graph, free, devices, floor(free), "search")
 
     def smallest(self) -> Iterator[Placed]:

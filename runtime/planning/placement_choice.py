@@ -47,23 +47,28 @@ def select_placement(
         if tries.plans and options.strategy != AUTO:
             break
     if options.strategy == AUTO:
-        tries.add_all(candidates.alone())
-        for count in candidates.counts if tries.hurry else ():
-            if candidates.least(count) * len(network.sizes) < tries.shortest:
-                tries.add_all(candidates.on_first(count))
-        if tries.hurry and tries.placements:
-            run = draft(tries.placements[0]).options
-            tries.add_all(candidates.searched(network, run, tries.placements))
-    if not tries.plans and options.memory is not None:
-        tries.add_all(candidates.smallest())
-        starts = tries.placements
-        if starts:
-            run = draft(starts[0]).options
-            tries.add_all(candidates.searched(network, run, starts, for_memory=True))
+        _try_more(tries, candidates, network)
     if not tries.plans:
         raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
     return replace(best, placements=tuple(tries.candidates), prices=costs)
+
+
+def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
+    """Try devices alone, the first few devices, and what a search finds from all these."""
+    tries.add_all(candidates.alone())
+    options = tries.draft(tries.placements[0]).options if tries.placements else None
+    if options is None:
+        return
+    if tries.hurry:
+        for count in candidates.counts:
+            if candidates.least(count) * len(network.sizes) < tries.shortest:
+                tries.add_all(candidates.on_first(count))
+        tries.add_all(candidates.searched(network, options, tries.placements, tries.peaks))
+    if not tries.plans and options.memory is not None:
+        tries.add_all(candidates.smallest())
+        known = tries.placements, tries.peaks
+        tries.add_all(candidates.searched(network, options, *known, for_memory=True))
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
@@ -110,6 +115,7 @@ class _Tries:
         self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
         self.shortest = math.inf  # seconds of the shortest step
         self.failed: ScheduleError | None = None  # with the smallest limit of those that failed
+        self.peaks: list[tuple[Placement, int]] = []  # the least bytes that a placement needs
 
     @property
     def placements(self) -> list[Placement]:
@@ -138,10 +144,13 @@ class _Tries:
             plan = _timed(draft, self.costs)
         except ScheduleError as error:
             self.failed = _smaller(error, self.failed)
+            if isinstance(error, LimitError):
+                self.peaks.append((placed.placement, error.smallest))
             return PlanCandidate(placed=placed)
         seconds = plan.choice.seconds
         assert seconds is not None
         self.plans.append((placed, plan))
+        self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
         self.shortest = min(self.shortest, seconds)
         return PlanCandidate(placed=placed, seconds=seconds)
 

@@ -8,6 +8,7 @@ and improved again. Devices may stay idle.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -35,6 +36,7 @@ class PlacementSearch:
         self._devices = range(len(coarse.limits))
         self._random = random.Random(0)
         self._found: dict[Devices, float] = {}
+        self.best: tuple[float, Devices] = (math.inf, ())
 
     def run(self, starts: Iterable[Sequence[int]]) -> None:
         """Search from these placements."""
@@ -47,23 +49,17 @@ class PlacementSearch:
         stale = 0
         while stale < PATIENCE and self._is_open():
             before = len(self._found)
-            self._improve(self._shaken(self.best[0]))
+            self._improve(self._shaken(self.best[1]))
             stale = stale + 1 if len(self._found) == before else 0
-
-    @property
-    def best(self) -> tuple[Devices, float]:
-        """The best placement and its seconds."""
-        return min(self._found.items(), key=lambda item: (item[1], item[0]))
 
     def within(self, factor: float) -> Iterator[Devices]:
         """Yield the placements that take no longer than so many times the best, best first."""
-        limit = factor * self.best[1] if self._found else 0.0
         ranked = sorted((seconds, devices) for devices, seconds in self._found.items())
-        return (devices for seconds, devices in ranked if seconds <= limit)
+        return (devices for seconds, devices in ranked if seconds <= factor * self.best[0])
 
     def _is_open(self) -> bool:
         more = len(self._found) < self.estimates
-        return more and (self.for_memory or self.best[1] > ENOUGH * self.sketch.bound)
+        return more and (self.for_memory or self.best[0] > ENOUGH * self.sketch.bound)
 
     def _row(self, devices: Sequence[int]) -> Devices:
         return tuple(numbered_in_a_row(self.sketch.coarse, devices))
@@ -72,6 +68,7 @@ class PlacementSearch:
         if devices not in self._found:
             score = self.sketch.peak if self.for_memory else self.sketch.seconds
             self._found[devices] = score(devices)
+            self.best = min(self.best, (self._found[devices], devices))
         return self._found[devices]
 
     def _hopeless(self, devices: Devices, seconds: float) -> bool:

@@ -9,9 +9,10 @@ instructions, unless products over time merge differently.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,9 @@ from runtime.schedule.message_costs import meeting_seconds
 from runtime.schedule.program import Columns, Program
 from runtime.schedule.replay import Link
 from runtime.schedule.replay.facts import Lists
-from runtime.schedule.search.list_scheduler_walk import replay
-from runtime.schedule.search.problem import Problem
+from runtime.schedule.search.list_scheduler import priorities
+from runtime.schedule.search.list_scheduler_walk import build, replay
+from runtime.schedule.search.problem import NEVER, Problem, unlimited
 from symgraph.core.types import Array
 
 TICK = 1e-12  # seconds
@@ -44,6 +46,17 @@ EARLIER = {BACKWARD: (FORWARD,), INPUT: (FORWARD,), WEIGHT: (INPUT, FORWARD), FO
 
 Key = tuple[int, str]  # of a body: stage and phase
 Devices = Sequence[int]  # class -> device
+
+
+class _Made(NamedTuple):
+    """The bodies of a placement, and the named schedules' orders of them."""
+
+    devices: Devices
+    stage_of: Sequence[int]  # atom -> stage
+    rank_of: tuple[int, ...]
+    keys: Mapping[Key, int]
+    problem: Problem
+    orders: Sequence[Array]
 
 
 class Sketch:
@@ -68,7 +81,8 @@ class Sketch:
             ranks, nbytes = range(len(self._contexts)), 8 * len(network.first.variables)
             self._meeting = float(meeting_seconds(ranks, nbytes, self._link))
         self._wires: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-        self._limit, self._again = options.memory, options.recompute in (AUTO, ALL)
+        self._limit: float | None = options.memory  # of what is estimated
+        self._again = options.recompute in (AUTO, ALL)
         own = [i for i, item in enumerate(self._outline.items) if item.terms is None]
         homes = np.array([self._outline.classes[self._outline.items[i].atom] for i in own])
         self._work = np.stack([np.bincount(homes, row[own], len(coarse)) for row in self._ticks])
@@ -97,6 +111,12 @@ class Sketch:
         made = self._outline
         return len(made.items) + len(made.flows) + 4 * self.mbs * len(self._contexts)
 
+    def calibrate(self, peaks: Iterable[tuple[Devices, int]]) -> None:
+        """Learn from the bytes of some placements by what share estimates of them are too low."""
+        ratios = [peak / max(self.peak(devices), 1) for devices, peak in peaks]
+        if self._limit is not None and ratios:
+            self._limit /= max(float(np.median(ratios)), 1e-9)
+
     def busy(self, devices: Devices) -> float:
         """Return the seconds that the busiest device computes: no step is shorter."""
         rows = np.asarray(devices)
@@ -109,66 +129,83 @@ class Sketch:
         What exceeds the memory limit counts as time, many times over, so that a search leads to
         placements that fit.
         """
-        stage_of, rank_of = self._stages(devices)
         best = np.inf
-        for split in (False, True):
-            keys, body_of = self._bodies(stage_of, split)
-            orders = self._ordered(rank_of, tuple(keys), split)
-            if not orders:
-                continue
-            problem = self._problem(keys, body_of, rank_of)
-            start = np.empty((len(keys), self.mbs), np.int64)
+        for made in self._made(devices):
+            start = np.empty((len(made.keys), self.mbs), np.int64)
             cause = np.empty_like(start)
-            for order in orders:
-                seconds = int(replay(problem, order, start, cause)) * TICK
-                if self._limit is not None and seconds < best:
-                    peak = self._peak(devices, stage_of, rank_of, keys, problem, order)
-                    seconds *= 1 + EXCESS * max(0.0, peak / max(self._limit, 1) - 1)
-                best = min(best, seconds)
+            for order in made.orders:
+                seconds = float(replay(made.problem, order, start, cause))
+                if self._limit is not None and seconds * TICK < best:
+                    seconds = self._limited(made, order, seconds)
+                best = min(best, seconds * TICK)
+        return float(best) + self._after(devices)
+
+    def listed(self, devices: Devices) -> float:
+        """Estimate the step of a placement with the list scheduler's orders."""
+        best = NEVER
+        for made in self._made(devices):
+            memory = unlimited(made.problem)
+            start = np.empty((len(made.keys), self.mbs), np.int64)
+            cause = np.empty_like(start)
+            for rule in priorities(made.problem, [phase for _, phase in made.keys]):
+                order = build(made.problem, rule, 1.0, memory)
+                best = min(best, int(replay(made.problem, order, start, cause)))
+        return best * TICK + self._after(devices)
+
+    def _after(self, devices: Devices) -> float:
+        """Return the seconds from the end of the last run to that of the step."""
         update = np.zeros(len(self._contexts))
         np.add.at(update, list(devices), self._updates[list(devices), np.arange(len(devices))])
-        return float(best + update.max() + self._meeting)
+        return float(update.max()) + self._meeting
 
     def peak(self, devices: Devices) -> float:
         """Estimate the bytes of the fullest device with the schedule that holds the least."""
+        every = ((made, order) for made in self._made(devices) for order in made.orders)
+        peaks = [self._held(made, order)[self._again].max() for made, order in every]
+        return float(min(peaks, default=np.inf))
+
+    def _made(self, devices: Devices) -> Iterator[_Made]:
+        """Yield the bodies of a placement with one backward phase, then with two."""
         stage_of, rank_of = self._stages(devices)
-        least = np.inf
         for split in (False, True):
             keys, body_of = self._bodies(stage_of, split)
             orders = self._ordered(rank_of, tuple(keys), split)
             if orders:
                 problem = self._problem(keys, body_of, rank_of)
-                known = devices, stage_of, rank_of, keys, problem
-                least = min(least, *(self._peak(*known, order) for order in orders))
-        return float(least)
+                yield _Made(devices, stage_of, rank_of, keys, problem, orders)
 
-    def _peak(
-        self,
-        devices: Devices,
-        stage_of: Sequence[int],
-        rank_of: tuple[int, ...],
-        keys: Mapping[Key, int],
-        problem: Problem,
-        order: Array,
-    ) -> float:
-        """Estimate the bytes of the fullest device; of stages that recompute, if they may."""
-        coarse, k = self.coarse, len(self._contexts)
-        kept = np.zeros(len(rank_of))
-        np.add.at(kept, stage_of[: len(coarse)], coarse.kept)
-        fixed = np.bincount(devices, coarse.memory - coarse.kept * coarse.constraints.in_flight, k)
+    def _limited(self, made: _Made, order: Array, ticks: float) -> float:
+        """Add to a step what recomputation takes, and what exceeds the limit as time."""
+        held, again = self._held(made, order)
+        limit = max(self._limit or 0, 1)
         if self._again:
-            largest = np.zeros(k)
-            np.maximum.at(largest, list(rank_of), kept)
-            return float((fixed + largest).max())
-        change = np.zeros(len(keys))
-        for (stage, phase), body in keys.items():
-            if phase == FORWARD and self._last(stage, keys) is not None:
-                change[body] += kept[stage]
-            elif self._last(stage, keys) == phase:
-                change[body] -= kept[stage]
-        ends = problem.bodies_first * self.mbs
+            forward = np.zeros(len(held))
+            for (stage, phase), body in made.keys.items():
+                if phase == FORWARD:
+                    forward[made.rank_of[stage]] += made.problem.run[body] * self.mbs
+            share = np.clip((held - limit) / np.maximum(held - again, 1), 0, 1)
+            ticks += float((share * forward).max())
+            held = again
+        return ticks * (1 + EXCESS * max(0.0, float(held.max()) / limit - 1))
+
+    def _held(self, made: _Made, order: Array) -> tuple[Array, Array]:
+        """Estimate the bytes of each device, and those if all of its stages recompute."""
+        coarse, k = self.coarse, len(self._contexts)
+        kept, largest = np.zeros(len(made.rank_of)), np.zeros(k)
+        np.add.at(kept, made.stage_of[: len(coarse)], coarse.kept)
+        np.maximum.at(largest, list(made.rank_of), kept)
+        stays = coarse.memory - coarse.kept * coarse.constraints.in_flight
+        fixed = np.bincount(made.devices, stays, k)
+        change = np.zeros(len(made.keys))
+        for (stage, phase), body in made.keys.items():
+            last = self._last(stage, made.keys)
+            if phase == FORWARD and last is not None:
+                change[body] = kept[stage]
+            elif phase == last:
+                change[body] = -kept[stage]
+        ends = made.problem.bodies_first * self.mbs
         held = [np.cumsum(change[order[a:b]]).max(initial=0.0) for a, b in pairwise(ends)]
-        return float((fixed + held).max())
+        return fixed + np.array(held), fixed + largest
 
     def _last(self, stage: int, keys: Mapping[Key, int]) -> str | None:
         """Return the last backward phase of a stage."""
@@ -204,7 +241,7 @@ class Sketch:
                 stage = stages[left] if stages[left] == stages[right] else stage
             stages.append(stage)
             bodies.append((stage, item.phase if split else UNSPLIT[item.phase]))
-        keys = sorted(set(bodies), key=lambda key: (PHASES.index(key[1]), key[0]))
+        keys = sorted(set(bodies), key=_turn)
         return {key: number for number, key in enumerate(keys)}, bodies
 
     def _problem(
@@ -298,6 +335,12 @@ class Sketch:
         order = np.concatenate([_numbers(c, number, split) for c in lists])
         every = np.bincount(order, minlength=len(keys)) == self.mbs
         return order if every.all() else None
+
+
+def _turn(key: Key) -> tuple[int, int]:
+    """Return the place of a body among those that it needs and that need it."""
+    stage, phase = key
+    return PHASES.index(phase), stage if phase == FORWARD else -stage
 
 
 def _numbers(columns: Columns, number: Array, split: bool) -> Array:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 
 from partitioner import Partition
 from partitioner.base.segments import segment_lengths
-from partitioner.base.types import FORWARD, INPUT, WEIGHT
+from partitioner.base.types import FORWARD, INPUT, WEIGHT, BodyKey
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.options import (
@@ -41,9 +42,11 @@ from symgraph.core.errors import ConfigError, LimitError
 from symgraph.core.units import bytes_text
 from symgraph.passes.replicate import copies_of
 
+FEW_STAGES = 4  # of too large ranks, of which all sets may recompute
 LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
 Costing = Callable[[], CostModel]
+Weights = Callable[[], Sequence[float]]
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
 
 
@@ -93,7 +96,7 @@ class _Tries:
         Args:
             listed: the list to which the attempt adds the list scheduler's results.
         """
-        plan, limit = _recomputed(self.draft, attempt), self.draft.options.memory
+        plan, limit = _recomputed(self.draft, attempt, self._forward), self.draft.options.memory
         fits = limit is None or plan.choice.peak <= limit
         seconds = None
         if self.is_open and fits:
@@ -106,6 +109,14 @@ class _Tries:
         if fits and (self.best is None or (seconds or 0.0) < (self.best.choice.seconds or 0.0)):
             self.best = plan
         return plan
+
+    def _forward(self) -> Sequence[float]:
+        """Weigh what it takes to run the stages' forward nodes again: seconds, or else bytes."""
+        if not self.is_open:
+            return self.draft.kept
+        run = self.costs(self.draft.whole).run
+        keys = [BodyKey(stage, FORWARD) for stage in range(self.draft.placement.stages)]
+        return [float(run(key)) if key in self.draft.whole.bodies else 0.0 for key in keys]
 
     def add_listed(self, steps: int | None, split: bool) -> None:
         """Try the list scheduler, unless a rank's runs alone take longer than the best step.
@@ -246,15 +257,19 @@ def _best_length(draft: Draft, model: CostModel) -> float:
 # -- recomputation -------------------------------------------------------------------------------
 
 
-def _recomputed(draft: Draft, attempt: Attempt) -> Plan:
-    """Return the plan of an attempt with the recomputation that the options ask for."""
+def _recomputed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
+    """Return the plan of an attempt with the recomputation that the options ask for.
+
+    Args:
+        weights: gives what it takes to run each stage's forward nodes again.
+    """
     options, stages = draft.options, tuple(range(draft.placement.stages))
     if options.recompute == ALL:
         return attempt(stages)
     if options.recompute == NONE:
         return attempt(())
     if options.recompute == AUTO:
-        return _recomputed_where_needed(draft, attempt, options)
+        return _recomputed_where_needed(draft, attempt, options, weights)
     assert not isinstance(options.recompute, str)
     unknown = set(options.recompute) - set(stages)
     if unknown:
@@ -264,17 +279,38 @@ def _recomputed(draft: Draft, attempt: Attempt) -> Plan:
     return attempt(options.recompute)
 
 
-def _recomputed_where_needed(draft: Draft, attempt: Attempt, options: Options) -> Plan:
-    """Return the plan that recomputes stages of too large ranks until it keeps to the limit."""
+def _recomputed_where_needed(
+    draft: Draft, attempt: Attempt, options: Options, weights: Weights
+) -> Plan:
+    """Return the plan that recomputes the least of the stages of too large ranks to keep the limit.
+
+    Of many stages, those that keep the most recompute, one more at a time, until the plan fits.
+    """
     best, limit = attempt(()), options.memory
+    if limit is None or best.choice.peak <= limit:
+        return best
+    full = {r for r, m in enumerate(best.account) if m.peak > limit}
+    stages = [s for s, rank in enumerate(draft.placement.rank_of) if rank in full]
+    if len(stages) <= FEW_STAGES:
+        every = attempt(tuple(stages))
+        if every.choice.peak <= limit:
+            fits = (p for p in map(attempt, _subsets(stages, weights())) if p.choice.peak <= limit)
+            return next(fits, every)
     again: tuple[int, ...] = ()
-    while limit is not None and best.choice.peak > limit:
+    while best.choice.peak > limit:
         full = {r for r, m in enumerate(best.account) if m.peak > limit}
-        stages = range(draft.placement.stages)
-        more = [s for s in stages if s not in again and draft.placement.rank_of[s] in full]
+        more = [
+            s for s, rank in enumerate(draft.placement.rank_of) if s not in again and rank in full
+        ]
         if not more:
             break
         again = (*again, max(more, key=draft.kept.__getitem__))
         plan = attempt(tuple(sorted(again)))
         best = plan if plan.choice.peak < best.choice.peak else best
     return best
+
+
+def _subsets(stages: Sequence[int], weights: Sequence[float]) -> list[tuple[int, ...]]:
+    """List some of these stages but not all, those that weigh the least first."""
+    found = [held for n in range(1, len(stages)) for held in combinations(stages, n)]
+    return sorted(found, key=lambda held: sum(weights[s] for s in held))

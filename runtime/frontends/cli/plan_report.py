@@ -182,7 +182,9 @@ def placements_table(plan: Plan) -> str:
         for c in plan.placements
         if c.placed is not None
     ]
-    return "\n".join(aligned_columns(rows))
+    idle = [str(d) for r, d in enumerate(plan.devices) if r not in plan.placement.rank_of]
+    note = [f"idle, as the step would be longer with them: {', '.join(idle)}"] if idle else []
+    return "\n".join([*aligned_columns(rows), *note])
 
 
 def _step(candidate: PlanCandidate) -> str:

@@ -7,7 +7,7 @@ and simulated as they will run; a lower bound says how much better the result co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from runtime.schedule.search.problem import (
     NEVER,
     Array,
     Memory,
-    Numbered,
+    Problem,
     memory_of,
     number,
     relaxed,
@@ -198,7 +198,8 @@ def _build(bench: _Bench) -> None:
     for rank in range(p.ranks):
         bodies = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
         one[rank] = peak(memory, np.tile(bodies, p.mbs), np.zeros(len(p.run), np.int64))
-    rules = [(rule, patience) for rule in _priorities(bench.numbered) for patience in PATIENCE]
+    phases = [key.phase for key in bench.numbered.keys]
+    rules = [(rule, patience) for rule in priorities(p, phases) for patience in PATIENCE]
     for _ in range(MEMORY_ROUNDS):
         memory = memory._replace(room=np.maximum(memory.room, one))
         orders = [build(p, rule, patience, memory) for rule, patience in rules]
@@ -210,18 +211,21 @@ def _build(bench: _Bench) -> None:
         memory = memory._replace(room=memory.room - least.excess)
 
 
-def _priorities(numbered: Numbered) -> Iterator[Array]:
+def priorities(problem: Problem, phases: Sequence[str]) -> Iterator[Array]:
     """Yield priorities [body, micro-batch]; of several runs that can begin, the highest does.
 
     One rule prefers the longest way to the end; the others backward phases before forward ones, or
     the reverse, then the oldest micro-batch, and weight gradients when nothing else can run.
+
+    Args:
+        phases: of the bodies.
     """
-    easy = relaxed(numbered.problem)
+    easy = relaxed(problem)
     left = easy.run[:, None] + tails(easy)
     older = np.broadcast_to(-np.arange(easy.mbs), left.shape)
     yield _ranked(older, left)
     for turn in (FORWARD_LAST, FORWARD_FIRST):
-        phase = np.array([turn[key.phase] for key in numbered.keys])
+        phase = np.array([turn[phase] for phase in phases])
         yield _ranked(left, older, np.broadcast_to(phase[:, None], left.shape))
 
 
