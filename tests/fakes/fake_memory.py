@@ -72,7 +72,7 @@ def _memory(array: np.ndarray) -> Memory | None:
     """That an array lies in."""
     begins = sorted(_memories)
     at = bisect_right(begins, array.ctypes.data) - 1
-    found = _memories[begins[at]] if at >= 0 else None
+    found = _memories.get(begins[at]) if at >= 0 else None  # a thread may have freed it
     return found if found is not None and array.ctypes.data < found.begin + found.size else None
 
 
