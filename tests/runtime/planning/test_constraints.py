@@ -23,6 +23,7 @@ def options(devices: int, groups, rules=RULES, **more):
     return on_devices(devices, groups, "1f1b", 2, rules=rules, pricing=always(NOMINAL), **more)
 
 
+@pytest.mark.every(9)
 @pytest.mark.parametrize("strategy", ["auto", "noncontiguous"])
 def test_a_strategy_keeps_them(strategy):
     placement = make_plan(layers(4), options(3, {}, strategy=strategy, splits=False)).placement

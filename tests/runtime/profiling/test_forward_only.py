@@ -80,6 +80,7 @@ def test_a_plan_says_what_forward_only_means(config):
     assert 0 < found["predicted_batch_seconds"] < found["predicted_latency_seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "running"])
 def test_a_profile_has_throughput_and_latency(name, config):
     found = figures(config(name), "--profile", "--steps=4")
@@ -92,6 +93,7 @@ def test_a_profile_has_throughput_and_latency(name, config):
     assert {row["name"] for row in found["operators"]}.isdisjoint({"(updates)", "(add gradients)"})
 
 
+@pytest.mark.slow
 def test_candidates_are_ranked_by_one_figure(config):
     path = config()
     found = figures(path, "--compare", "--steps=4", "partition.objective=latency")

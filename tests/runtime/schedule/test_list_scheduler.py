@@ -139,6 +139,7 @@ def assert_sound(listed: ListSchedule, topology: Chain, mbs: int, costs: Costs) 
     assert listed.optimal == (listed.lower_bound == listed.makespan)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_never_longer_than_a_named_schedule(name, seed):

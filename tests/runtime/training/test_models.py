@@ -94,6 +94,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_config_adds_a_loss(name, parts, tmp_path):

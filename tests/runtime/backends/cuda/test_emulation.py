@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.backends.cuda.calls import on_gpu
 from tests.runtime.backends.cuda.emulation import MISSING, RawModule, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 CODE = """
 typedef int i32;

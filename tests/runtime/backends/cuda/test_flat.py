@@ -24,7 +24,7 @@ from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import REALS, Called, agree, has_no_kernel, numbers, on_gpu
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 UNARY = [op for op, f in OPERATORS.items() if (f.arrays, f.numbers) == (("x",), ())]
 GRADIENTS = [op for op in OPERATORS if op.endswith("_grad")]

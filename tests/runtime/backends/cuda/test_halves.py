@@ -10,7 +10,7 @@ from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import on_gpu
 from tests.runtime.backends.cuda.emulation import MISSING, RawModule, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 HEADERS = {"float16": ("__half", "cuda_fp16.h"), "bfloat16": ("__nv_bfloat16", "cuda_bf16.h")}
 CODE = """

@@ -11,7 +11,7 @@ from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import REALS, agree, has_no_kernel, near_of, numbers
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 each_real = pytest.mark.parametrize("dtype", REALS)
 

@@ -21,7 +21,7 @@ from tests.runtime.backends.cuda.calls import (
 )
 from tests.runtime.backends.cuda.emulation import MISSING, RawModule, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 PAIRS = [
     ("float32", "int32"),

@@ -15,7 +15,7 @@ from tests.fakes.fake_graphs import MemoryPool, using_allocator
 from tests.runtime.backends.cuda.calls import Called, numbers
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 X = numbers((2, 3, 4))
 CALLS: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [

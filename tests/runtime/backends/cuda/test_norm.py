@@ -10,7 +10,7 @@ from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import TOLERANCE, Called, numbers
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 SHAPES = [((2, 3, 4, 5), 1), ((7, 3), 1), ((5, 1), 1), ((2, 40, 3), 2), ((3, 6, 5), 0)]
 TRAINING, OTHER = Env(train=True), Env()

@@ -13,7 +13,7 @@ from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import numbers, on_gpu, whole
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
+pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reason=MISSING)]
 
 
 REALS = ["float32", "float64"]  # parameters have no others
