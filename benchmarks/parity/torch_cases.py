@@ -49,7 +49,7 @@ class Tagger(nn.Module):
 
 
 class Encoder(nn.Module):
-    """One layer of a transformer's encoder and the mean over its steps."""
+    """A transformer encoder of one layer, whose outputs are averaged over the steps."""
 
     def __init__(self) -> None:
         super().__init__()

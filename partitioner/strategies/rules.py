@@ -4,7 +4,7 @@
     apart      no device has nodes of two of these names
     pin        these nodes are on this device
     not_on     these nodes are on none of these devices
-    at_most    these nodes are on so many devices or fewer
+    at_most    these nodes are on no more than this number of devices
     same       the nodes of the second name are where those of the first are, one by one
     split      an automatic split of this group is along this axis only
 
@@ -39,18 +39,18 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One demand."""
+    """What a user demands of some nodes."""
 
     kind: str
-    """One of the words above."""
+    """The kind of rule: `together`, `apart`, ..., as listed at the top of this file."""
     names: tuple[str, ...]
     """Groups, nodes or patterns."""
     devices: tuple[Context, ...] = ()
-    """Of a pin, its device; of not_on, those to avoid."""
+    """The device of a pin, or the devices that not_on forbids."""
     count: int = 0
-    """Of at_most, the number of devices."""
+    """The largest number of devices that at_most allows."""
     axis: str = ""
-    """Of split: SAMPLES (replicas), CLASSES (shards) or `none`."""
+    """The axis that split allows: SAMPLES (replicas), CLASSES (shards) or `none`."""
 
     def __str__(self) -> str:
         if self.kind in (TOGETHER, APART):

@@ -66,7 +66,7 @@ class Explanation:
     nodes: tuple[str, ...]
     """Its forward nodes, with the variables that only they read."""
     by: str
-    """Who placed it, in words."""
+    """A phrase that says who placed it."""
     devices: tuple[Context, ...]
     """The device of each rank."""
     now: Choice
@@ -76,7 +76,7 @@ class Explanation:
 
     @property
     def conclusion(self) -> str:
-        """One sentence: what the best other device would change."""
+        """A sentence that says what the best other device would change."""
         here = f"{self.name} is on {self.now.where}, {self.by}"
         if not self.others:
             return f"{here}, the only one"

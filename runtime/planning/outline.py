@@ -1,4 +1,4 @@
-"""Outlines: what is left of a graph if only its placement is to be found.
+"""Outlines: graphs reduced to what the search for a placement needs.
 
 Items are nodes that are always in one body; flows are the values between them. From these the
 stages, bodies and edges of any placement follow by the rules of partitioner.base.stages and
