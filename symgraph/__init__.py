@@ -20,25 +20,30 @@ import sys
 
 from symgraph import rnn
 from symgraph.app import command_line
-from symgraph.core import context, errors
-from symgraph.core.context import Context, cpu, gpu
+from symgraph.core import errors
+from symgraph.core.context import Context, cpu, cpu_pinned, current_context, gpu
 from symgraph.core.errors import SymgraphError
 from symgraph.core.types import TensorType
 from symgraph.frontend import (
     attribute,
     callback,
+    context,
     init,
     io,
+    left_out,
     lr_scheduler,
     metric,
     model,
     name,
+    nd,
     optimizer,
+    random,
     sym,
     viz,
 )
 from symgraph.frontend import module as mod
 from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.context import gpu_memory_info, num_gpus
 from symgraph.frontend.model import Model
 from symgraph.frontend.profiling import compare, profile, search
 from symgraph.frontend.symbol import Symbol
@@ -51,6 +56,8 @@ __version__ = "0.1.0"
 
 initializer = init
 module = mod
+ndarray = nd
+rnd = random
 visualization = viz
 symbol = sym  # MXNet has two names for this namespace; the class is Symbol
 
@@ -70,8 +77,12 @@ PUBLIC_MODULES = {
     "model": model,
     "module": mod,
     "name": name,
+    "nd": nd,
+    "ndarray": nd,
     "onnx": onnx,
     "optimizer": optimizer,
+    "random": random,
+    "rnd": random,
     "sym": sym,
     "symbol": sym,
     "testing": testing,
@@ -94,9 +105,12 @@ __all__ = [
     "compare",
     "context",
     "cpu",
+    "cpu_pinned",
+    "current_context",
     "errors",
     "from_torch",
     "gpu",
+    "gpu_memory_info",
     "init",
     "initializer",
     "io",
@@ -106,9 +120,14 @@ __all__ = [
     "model",
     "module",
     "name",
+    "nd",
+    "ndarray",
+    "num_gpus",
     "onnx",
     "optimizer",
     "profile",
+    "random",
+    "rnd",
     "rnn",
     "search",
     "sym",
@@ -117,3 +136,10 @@ __all__ = [
     "visualization",
     "viz",
 ]
+
+left_out.word_imports()
+
+
+def __getattr__(name: str) -> object:
+    left_out.refuse(name)
+    raise AttributeError(f"symgraph has no {name!r}; {errors.nearest(name, __all__)}")

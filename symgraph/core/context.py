@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal
 
 from symgraph.core.errors import ConfigError
 
 KINDS = ("cpu", "gpu")
 
 
-@dataclass(frozen=True, order=True, repr=False)
+@dataclass(frozen=True, order=True, repr=False, init=False)
 class Context:
     """A device such as `cpu(0)` or `gpu(1)`, after `mx.Context`.
 
     Order is by kind, then index ("cpu" sorts before "gpu"), so sorted devices are the same on
-    every rank. Raises ConfigError for another kind or a negative index.
+    every rank. `with cpu(1):` makes it the device of what is bound inside without one.
     """
 
-    kind: Literal["cpu", "gpu"]
-    index: int = 0
+    kind: str
+    index: int
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS or type(self.index) is not int or self.index < 0:
-            raise ConfigError(_refusal(f"{self.kind}({self.index})"))
+    def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
+        """Name a device.
+
+        Args:
+            device_type: "cpu" or "gpu", or a device, which is copied.
+            device_id: Its number, from 0.
+
+        Raises:
+            ConfigError: Another kind, or a negative number.
+        """
+        if isinstance(device_type, Context):
+            device_id, device_type = device_type.index, device_type.kind
+        if device_type not in KINDS or type(device_id) is not int or device_id < 0:
+            raise ConfigError(_refusal(f"{device_type}({device_id})"))
+        object.__setattr__(self, "kind", device_type)
+        object.__setattr__(self, "index", device_id)
 
     @property
     def device_type(self) -> str:
@@ -37,6 +50,13 @@ class Context:
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
+
+    def __enter__(self) -> Context:
+        _open.set((*_open.get(), self))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _open.set(_open.get()[:-1])
 
     @classmethod
     def parse(cls, text: str) -> Context:
@@ -73,3 +93,16 @@ def cpu(device_id: int = 0) -> Context:
 def gpu(device_id: int = 0) -> Context:
     """Return the GPU number `device_id` of this machine."""
     return Context("gpu", device_id)
+
+
+def cpu_pinned(device_id: int = 0) -> Context:
+    """Return `cpu(device_id)`: that memory is pinned changes no result, and is done by itself."""
+    return cpu(device_id)
+
+
+_open: ContextVar[tuple[Context, ...]] = ContextVar("open_contexts", default=())
+
+
+def current_context() -> Context:
+    """Return the device of the innermost `with` of this thread or task, or else cpu(0)."""
+    return _open.get()[-1] if _open.get() else cpu()

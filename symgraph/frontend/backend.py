@@ -15,6 +15,7 @@ from types import ModuleType
 from symgraph.core.errors import ConfigError
 
 MODULES = {
+    "arrays": "runtime.backends.device.arrays",
     "executor": "runtime.frontends.mxnet.executor",
     "BaseModule": "runtime.frontends.mxnet.base_module",
     "BucketingModule": "runtime.frontends.mxnet.bucketing_module",

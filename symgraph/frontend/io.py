@@ -16,6 +16,7 @@ import numpy as np
 
 from symgraph.core.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.core.types import DTYPES, Array, TensorType
+from symgraph.frontend.ndarray import viewed
 from symgraph.passes.batching import Feed
 
 HANDLES = ("pad", "discard", "roll_over")
@@ -295,7 +296,7 @@ class NDArrayIter(DataIter):
         return self._rows
 
     def _rows_of(self, arrays: Mapping[str, Array]) -> list[Array]:
-        return [array.take(self._rows, axis=self._axis) for array in arrays.values()]
+        return [viewed(array.take(self._rows, axis=self._axis)) for array in arrays.values()]
 
 
 def _by_name(source: Source, default: str) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +28,33 @@ from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
 
 MAGIC = 0x112
-DENSE, DENSE_OR_SCALAR = 0xF993FAC9, 0xF993FACA  # the second kind may have no axes at all
+# Kinds of arrays. The last may have no axes at all; the first, of MXNet 0.11, lacks the storage.
+WITHOUT_STORAGE, DENSE, DENSE_OR_SCALAR = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+MAX_AXES = 32
+KIND = "parameter file of MXNet"
 CPU = 1
 DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")  # by number
 Tables = tuple[dict[str, Array], dict[str, Array]]
 
 
-def save_params(
-    path: str | Path, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
-) -> None:
-    """Write parameters and auxiliary states, by name, to a `.params` file.
+def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any], names: Sequence[str]) -> None:
+    """Write arrays, with a name for each or with no names at all, to a file of this format.
 
     The file appears under its name only when it is complete. Raises ConfigError if it cannot be
     written, or if the format has no number for a dtype.
     """
-    tables = {"arg": arg_params, "aux": aux_params}
-    arrays = {f"{k}:{n}": np.asarray(a) for k, table in tables.items() for n, a in table.items()}
     parts = [struct.pack("<QQQ", MAGIC, 0, len(arrays))]
-    for name, array in arrays.items():
+    for index, value in enumerate(arrays):
+        array = np.asarray(value)
         if str(array.dtype) not in DTYPES:
+            name = names[index] if names else index
             raise ConfigError(f"{path}: {name!r} is {array.dtype}, but files hold {DTYPES} only")
         kind = DENSE if array.ndim else DENSE_OR_SCALAR
         parts.append(struct.pack(f"<IiI{array.ndim}q", kind, 0, array.ndim, *array.shape))
         parts.append(struct.pack("<iii", CPU, 0, DTYPES.index(str(array.dtype))))
         parts.append(np.ascontiguousarray(array).tobytes())
-    parts.append(struct.pack("<Q", len(arrays)))
-    for name in arrays:
+    parts.append(struct.pack("<Q", len(names)))
+    for name in names:
         text = name.encode()
         parts.append(struct.pack("<Q", len(text)) + text)
     partial = Path(f"{path}.partial")
@@ -64,13 +65,42 @@ def save_params(
         raise ConfigError(f"cannot write {path}: {error}") from error
 
 
-def load_params(path: str | Path) -> Tables:
-    """Read (parameters, auxiliary states) by name from a `.params` file (`mx.nd.load`).
+def read_arrays(path: str | os.PathLike[str]) -> tuple[list[Array], list[str]]:
+    """Read the arrays of a file, and their names, of which there may be none.
 
     Raises ConfigError for a file that is missing, cut short or something else.
     """
-    with reading(path, "parameter file of MXNet 1.x"):
-        return _Reader(read_bytes(path, "parameter file")).tables()
+    with reading(path, KIND):
+        return _Reader(read_bytes(path, "parameter file")).contents()
+
+
+def save_params(
+    path: str | Path, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any]
+) -> None:
+    """Write parameters and auxiliary states, by name; errors as `write_arrays`."""
+    tables = {"arg": arg_params, "aux": aux_params}
+    arrays = {f"{k}:{n}": a for k, table in tables.items() for n, a in table.items()}
+    write_arrays(path, list(arrays.values()), list(arrays))
+
+
+def load_params(path: str | Path) -> Tables:
+    """Read (parameters, auxiliary states) by name from a `.params` file.
+
+    Raises ConfigError for a file that is missing, cut short or something else.
+    """
+    arrays, names = read_arrays(path)
+    tables: dict[str, dict[str, Array]] = {"arg": {}, "aux": {}}
+    with reading(path, KIND):
+        if len(names) < len(arrays):
+            raise ValueError("its arrays have no names; nd.load reads it")
+        for key, array in zip(names, arrays, strict=True):
+            kind, colon, name = key.partition(":")
+            if not colon:
+                kind, name = "arg", key
+            if kind not in tables:
+                raise ValueError(f"{key!r} is neither arg: nor aux:")
+            tables[kind][name] = array
+    return tables["arg"], tables["aux"]
 
 
 class _Reader:
@@ -88,34 +118,43 @@ class _Reader:
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def tables(self) -> Tables:
+    def contents(self) -> tuple[list[Array], list[str]]:
         magic, _, count = self.take("QQQ")
         if magic != MAGIC:
             raise ValueError(f"it begins with {magic:#x}, not {MAGIC:#x}")
         arrays = [self.array() for _ in range(count)]
         (count,) = self.take("Q")
         names = [self.raw(*self.take("Q")).decode() for _ in range(count)]
-        tables: dict[str, dict[str, Array]] = {"arg": {}, "aux": {}}
-        for key, array in zip(names, arrays, strict=True):
-            kind, colon, name = key.partition(":")
-            if not colon:
-                kind, name = "arg", key
-            if kind not in tables:
-                raise ValueError(f"{key!r} is neither arg: nor aux:")
-            tables[kind][name] = array
-        return tables["arg"], tables["aux"]
+        if names and len(names) != len(arrays):
+            raise ValueError(f"it has {len(names)} names for {len(arrays)} arrays")
+        return arrays, names
 
     def array(self) -> Array:
-        kind, storage, axes = self.take("IiI")
-        if kind not in (DENSE, DENSE_OR_SCALAR) or storage != 0:
-            raise ValueError(f"an array of kind {kind:#x} and storage {storage} is not dense")
-        shape = struct.unpack(f"<{axes}q", self.raw(8 * axes))
+        (kind,) = self.take("I")
+        if kind in (DENSE, DENSE_OR_SCALAR):
+            (storage,) = self.take("i")
+            if storage:
+                raise ValueError(f"an array of storage {storage} is not dense")
+            shape = self.axes(self.take("I")[0], "q")
+        elif kind == WITHOUT_STORAGE:
+            shape = self.axes(self.take("I")[0], "q")
+        elif kind <= MAX_AXES:  # MXNet before 0.11: the number of axes comes first
+            shape = self.axes(kind, "I")
+        else:
+            raise ValueError(f"an array of kind {kind:#x}")
+        if not shape and kind != DENSE_OR_SCALAR:
+            raise ValueError("an array without shape, which was never filled")
         *_, number = self.take("iii")
         if min(shape, default=0) < 0 or not 0 <= number < len(DTYPES):
             raise ValueError(f"an array of shape {shape} and dtype number {number}")
         dtype = np.dtype(DTYPES[number])
         elements = self.raw(math.prod(shape) * dtype.itemsize)
         return np.frombuffer(elements, dtype).reshape(shape).copy()
+
+    def axes(self, count: int, letter: str) -> tuple[int, ...]:
+        if count > MAX_AXES:
+            raise ValueError(f"an array of {count} axes")
+        return self.take(f"{count}{letter}")
 
 
 def save_checkpoint(

@@ -21,7 +21,7 @@ from runtime.backends.device import settings
 from runtime.backends.device.clocks import HostStamps, Stamps
 from runtime.backends.device.gpu import Gpu
 from runtime.backends.device.receive_stream import ReceiveStream
-from symgraph.core.context import Context
+from symgraph.core.context import Context, gpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.types import Array, Shape, TensorType
 
@@ -181,6 +181,23 @@ def device(context: Context) -> Device:
 def require(context: Context) -> None:
     """Raise PlacementError, saying what is missing, if a device cannot be used."""
     device(context)
+
+
+def count_gpus() -> int:
+    """Return the number of contexts that name a GPU of this machine; 0 without CuPy or CUDA."""
+    try:
+        cards: int = _cupy(gpu(0)).cuda.runtime.getDeviceCount()
+    except PlacementError:
+        return 0
+    return cards
+
+
+def gpu_memory(context: Context) -> tuple[int, int]:
+    """Return the free and all bytes of a GPU; PlacementError if it cannot be used."""
+    here = device(context)
+    with here.use():
+        free, total = loaded().cuda.runtime.memGetInfo()
+    return free, total
 
 
 def is_on_gpu(values: object) -> bool:

@@ -19,7 +19,7 @@ from runtime.frontends.mxnet.parameter_store import ParameterStore
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
-from symgraph.core.context import Context, cpu, require_context
+from symgraph.core.context import Context, current_context, require_context
 from symgraph.core.errors import GraphError, RunError, nearest
 from symgraph.core.types import Array, TensorType, is_float
 from symgraph.frontend.symbol import Symbol
@@ -230,7 +230,7 @@ def simple_bind(
 
     Args:
         symbol: The network.
-        ctx: The default device; None: cpu().
+        ctx: The default device; None: the current context.
         grad_req: null, write or add: for all arguments, for each in order, or by name.
         type_dict: Argument -> dtype.
         group2ctx: ctx_group -> device, or the devices of its shards.
@@ -243,7 +243,7 @@ def simple_bind(
         ShapeError: A shape cannot be inferred.
         PlacementError: A group has no device.
     """
-    ctx = cpu() if ctx is None else ctx
+    ctx = current_context() if ctx is None else ctx
     require_context("simple_bind: ctx", ctx)
     known = symbol.list_inputs()
     for name in shapes:
@@ -278,7 +278,7 @@ def bind(
 
     Args:
         symbol: The network.
-        ctx: The default device; None: cpu().
+        ctx: The default device; None: the current context.
         args: The arrays of arguments, by name or in the order of `list_arguments`.
         args_grad: The arrays of gradients, likewise; None for those that are not wanted.
         grad_req: null, write or add: for all arguments, for each in order, or by name.
@@ -290,7 +290,7 @@ def bind(
         GraphError: An array is missing, has an unknown name, or does not lie on its variable's
             device (on a GPU: an array of CuPy on that GPU). It is a ValueError.
     """
-    ctx = cpu() if ctx is None else ctx
+    ctx = current_context() if ctx is None else ctx
     require_context("bind: ctx", ctx)
     names, states = symbol.list_arguments(), symbol.list_auxiliary_states()
     arrays = arrays_by_name("args", args, names)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from partitioner.placement.group2ctx import Groups, devices_of
 from runtime.planning.options import Options, require_known
 from runtime.profiling.calibration.pricing import quick_prices
-from symgraph.core.context import Context, cpu, require_contexts
+from symgraph.core.context import Context, current_context, require_contexts
 from symgraph.core.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def placed_options(
 ) -> Options:
     """The options with the devices to run on; several maps are the rows of a grid, as in MXNet."""
     require_known(options.schedule, strategy)
-    devices = _contexts(cpu() if context is None else context)
+    devices = _contexts(current_context() if context is None else context)
     maps = [group2ctxs] if isinstance(group2ctxs, Mapping) else list(group2ctxs or [])
     groups: Groups | None = maps[0] if maps else None
     if len(maps) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symgraph.core.context import Context, cpu, gpu
+from symgraph.core.context import Context, cpu, cpu_pinned, current_context, gpu
 from symgraph.core.errors import ConfigError
 
 
@@ -35,3 +35,12 @@ def test_refuses_what_is_not_a_device(text):
 def test_refuses_to_be_made_wrong(kind, index):
     with pytest.raises(ConfigError, match=rf"'{kind}\({index}\)' is not a device"):
         Context(kind, index)
+
+
+def test_the_current_context_is_that_of_the_innermost_with():
+    assert current_context() == cpu(0)
+    with cpu(1) as outer, gpu(0):
+        assert (outer, current_context()) == (cpu(1), gpu(0))
+    with Context(outer):
+        assert current_context() == cpu(1) == Context("cpu", 1)
+    assert current_context() == cpu(0) == cpu_pinned()

@@ -2,7 +2,8 @@
 
     PYTHON_WITH_MXNET tests/symgraph/data/write_mxnet.py
 
-Writes mxnet_rnn.npz, mxnet_module.npz and mxnet.params beside itself. Needs MXNet 1.9.1 alone.
+Writes mxnet_rnn.npz, mxnet_module.npz, mxnet.params and mxnet_list.params beside itself.
+Needs MXNet 1.9.1 alone.
 """
 
 import json
@@ -64,6 +65,9 @@ def main():
             "aux:bn_moving_mean": mx.nd.array([1.5, 2.5], dtype="float64"),
         },
     )
+
+    unnamed = [mx.nd.arange(3), mx.nd.ones((2, 2), dtype="int8")]
+    mx.nd.save(str(HERE / "mxnet_list.params"), unnamed)
 
     np.savez_compressed(HERE / "mxnet_module.npz", **trained())
 
