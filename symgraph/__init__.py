@@ -18,7 +18,7 @@ from symgraph import ops as ops  # isort: split
 
 import sys
 
-from symgraph import rnn
+from symgraph import operator, rnn
 from symgraph.app import command_line
 from symgraph.core import errors
 from symgraph.core.context import Context, cpu, cpu_pinned, current_context, gpu
@@ -124,6 +124,7 @@ __all__ = [
     "ndarray",
     "num_gpus",
     "onnx",
+    "operator",
     "optimizer",
     "profile",
     "random",

@@ -6,8 +6,18 @@
     sg.sym.swish(x)
 
 Operators are known only by their rules, so yours are placed, cut, priced and run on micro-batches
-like any other. See docs/operators.md. Corresponds to MXNet's `operator.CustomOp`.
+like any other. MXNet's classes are here as well, with `register` as their decorator:
+
+    @op.register("softmax")
+    class SoftmaxProp(op.CustomOpProp): ...
+
+    sg.sym.Custom(x, op_type="softmax")
+
+See docs/operators.md.
 """
+
+from collections.abc import Callable
+from typing import Any, overload
 
 from symgraph.core.batch_layout import bilinear, elementwise, linear
 from symgraph.core.params import (
@@ -28,15 +38,36 @@ from symgraph.core.registry import (
     if_unchanged,
     no_flops,
     output_size,
-    register,
     same_dtype,
     same_memory,
 )
+from symgraph.core.registry import register as register_rules
 from symgraph.core.shapes import broadcast, same
+from symgraph.ops.custom import CustomOp, CustomOpProp, Prop, register_custom
 from symgraph.passes.testing import check_op, run_op
+
+
+@overload
+def register(reg_name: str, /) -> Callable[[Prop], Prop]: ...
+@overload
+def register(**fields: Any) -> OpDef: ...
+def register(reg_name: str | None = None, /, **fields: Any) -> Any:
+    """Add an operator by its rules, or return the decorator of a CustomOpProp.
+
+    Args:
+        reg_name: the name for `sym.Custom(op_type=...)`, alone (`mx.operator.register`).
+        **fields: OpDef's fields.
+
+    Raises:
+        GraphError: for a name or alias that is taken; the class of a CustomOpProp is replaced.
+    """
+    return register_rules(**fields) if reg_name is None else register_custom(reg_name)
+
 
 __all__ = [
     "Call",
+    "CustomOp",
+    "CustomOpProp",
     "Env",
     "OpDef",
     "Ref",

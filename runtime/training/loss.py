@@ -50,7 +50,7 @@ def heads(model: Model) -> list[Head]:
     return [
         Head(i, _label(entry, model))
         for i, entry in enumerate(model.symbol.entries)
-        if entry.node.op is not None and entry.node.op.loss
+        if entry.node.is_loss
     ]
 
 
@@ -73,7 +73,7 @@ def labels_of(model: Model) -> frozenset[str]:
         if node.op is None:
             needed.add(node.name)
         for name, entry in zip_longest(node.input_names, node.inputs):
-            label = node.op is not None and node.op.loss and name == "label"
+            label = name == "label" and node.is_loss
             if not label and id(entry.node) not in seen:
                 seen.add(id(entry.node))
                 ahead.append(entry.node)

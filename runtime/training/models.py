@@ -199,6 +199,6 @@ def _with_batch(name: str, shape: Shape, axis: int, wanted: Wanted) -> Shape:
 
 def _labels(symbol: Symbol) -> list[str]:
     """Return the variables that losses compare with."""
-    heads = [n for n in walk(symbol.entries) if n.op is not None and n.op.loss]
+    heads = [n for n in walk(symbol.entries) if n.is_loss]
     compared = [n.inputs[n.input_names.index("label")] for n in heads if "label" in n.input_names]
     return [entry.node.name for entry in compared if entry.node.op is None]

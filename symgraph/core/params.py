@@ -35,6 +35,8 @@ class Param:
     parse: Callable[[Any], Any]
     default: Any = REQUIRED
     kind: str = "value"
+    #: Whether it gathers all arguments that no other parameter has the name of, as a mapping.
+    gathers: bool = False
 
 
 def literal(raw: Any) -> Any:
@@ -143,9 +145,13 @@ def choice(*names: str, default: Any = REQUIRED) -> Param:
 
 def parse_params(op: str, name: str, spec: Mapping[str, Param], given: Mapping[str, Any]) -> Attrs:
     """Parse the parameters of one call; GraphError for unknown, missing and malformed ones."""
-    for key in given:
-        if key not in spec:
-            raise GraphError(f"{op} {name!r}: no parameter {key!r}; {nearest(key, spec)}")
+    rest = next((key for key, param in spec.items() if param.gathers), None)
+    unknown = [key for key in given if key not in spec]
+    if unknown:
+        if rest is None:
+            known = nearest(unknown[0], spec)
+            raise GraphError(f"{op} {name!r}: no parameter {unknown[0]!r}; {known}")
+        given = {**given, rest: {**dict(given.get(rest, ())), **{k: given[k] for k in unknown}}}
     out: dict[str, Any] = {}
     for key, param in spec.items():
         if key in given:

@@ -145,7 +145,7 @@ class OpDef:
     #: `count`, which micro-batching sets to the whole batch's number.
     divisor: Count | None = None
     #: Whether it is a head of the backward pass: its own output's gradient is not asked for.
-    loss: bool = False
+    loss: bool | Callable[[Attrs], bool] = False
     #: Whether it draws random numbers.
     random: bool = False
     #: Whether it must see the whole batch, as a count of valid labels must; see batching.py.
@@ -194,6 +194,9 @@ class OpDef:
 
     def output_names(self, attrs: Attrs) -> Names:
         return self.outputs(attrs) if callable(self.outputs) else self.outputs
+
+    def is_loss(self, attrs: Attrs) -> bool:
+        return self.loss(attrs) if callable(self.loss) else self.loss
 
     def rowwise_inputs(self, attrs: Attrs) -> Positions:
         return self.rowwise(attrs) if callable(self.rowwise) else self.rowwise
@@ -256,6 +259,11 @@ def infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:
             _inferred.clear()
         types = _inferred[key] = _infer(op, site, ins)
     return types
+
+
+def forget_types() -> None:
+    """Empty the cache of `infer`, because a rule has changed."""
+    _inferred.clear()
 
 
 def _infer(op: OpDef, site: Site, ins: Types) -> tuple[TensorType, ...]:

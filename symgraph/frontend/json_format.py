@@ -18,11 +18,12 @@ OLD_KEYS = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage"
 
 def attr_strings(node: SymNode) -> dict[str, str]:
     """Return a node's non-default parameters and its attributes, all as strings."""
-    changed = {}
+    changed: dict[str, str] = {}
     if node.op is not None:
         for key, param in node.op.params.items():
-            if node.params[key] != param.default:
-                changed[key] = str(node.params[key])
+            value = node.params[key]
+            if value != param.default:
+                changed |= dict(value) if param.gathers else {key: str(value)}
     return changed | dict(node.attrs)
 
 

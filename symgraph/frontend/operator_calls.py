@@ -112,7 +112,7 @@ def _split(
         if not values[op.variadic]:
             raise GraphError(f"{op.name} {name!r} takes one or more inputs, but none is given")
     for key, value in values.items():
-        if key not in op.params:
+        if key not in op.params and not any(p.gathers for p in op.params.values()):
             inputs = _known_inputs(op)
             if key in inputs:
                 raise TypeError(

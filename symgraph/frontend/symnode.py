@@ -45,6 +45,11 @@ class SymNode:
         return [f"{self.name}_{n}" for n in names]
 
     @property
+    def is_loss(self) -> bool:
+        """Whether it starts the backward pass."""
+        return self.op is not None and self.op.is_loss(self.params)
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         return () if self.op is None else self.op.input_names(self.params)
 

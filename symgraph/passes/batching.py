@@ -177,13 +177,13 @@ def _adjust(
             f"{node.types[0].shape[first.axis]}, which is not the batch's",
         )
     split = any(isinstance(layout, Split) for layout in ins)
-    if op.divisor is not None and split and (op.loss or outs[0] is PARTIAL):
+    if op.divisor is not None and split and (op.is_loss(node.attrs) or outs[0] is PARTIAL):
         count = op.divisor(node.attrs, graph.types_of(node.inputs))
         builder.replace(node.name, count=count * whole // size)
     if op.random and isinstance(outs[0], Split):
         at = outs[0]
         builder.replace(node.name, axis=at.axis, outer=at.outer, inner=at.inner)
-    if op.loss and not split and PARTIAL not in ins and size != whole:
+    if op.is_loss(node.attrs) and not split and PARTIAL not in ins and size != whole:
         if "share" not in op.params:
             refuse_mixing(node.site, "is a loss that does not depend on the samples")
         builder.replace(node.name, share=size / whole)

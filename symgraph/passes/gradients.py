@@ -91,7 +91,8 @@ def _seed(
     fed: dict[int, str] = {}
     for index, value in enumerate(graph.outputs):
         node, type_ = graph[value.node], graph.type_of(value)
-        waits = node.is_variable or not find(node.op).loss or node.attrs.get("out_grad", False)
+        loss = not node.is_variable and find(node.op).is_loss(node.attrs)
+        waits = not loss or node.attrs.get("out_grad", False)
         if waits and value.node in active and is_float(type_.dtype):
             name = f"{value.node}_head_grad{index}"
             _add(value, builder.variable(name, type_, origin=node.name), sums)
@@ -112,13 +113,14 @@ def _backward(
     op = find(node.op)
     outs = [Value(node.name, i) for i in range(len(node.types))]
     g = tuple([sums.get(v) for v in outs])
-    if op.grad is None or (not op.loss and all(x is None for x in g)):
+    loss = op.is_loss(node.attrs)
+    if op.grad is None or (not loss and all(x is None for x in g)):
         return
     origin = node.name
     refs = [builder.ref(v, origin) for v in (*node.inputs, *outs)]
     grads = tuple([None if x is None else builder.ref(x.value, origin) for x in g])
     call = Call(node.attrs, tuple(refs[: len(node.inputs)]), tuple(refs[len(node.inputs) :]), grads)
-    starts = scaled and op.loss and not node.attrs.get("out_grad")
+    starts = scaled and loss and not node.attrs.get("out_grad")
     for value, term in zip(node.inputs, op.grad(call), strict=True):
         if term is not None and value.node in active:
             _add(value, _scaled(term, node, builder) if starts else term, sums)

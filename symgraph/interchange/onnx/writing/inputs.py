@@ -71,7 +71,7 @@ def _labels(network: Symbol) -> set[str]:
     others: set[str] = {e.node.name for e in network.entries}
     for node in walk(network.entries):
         for name, entry in zip(node.input_names, node.inputs, strict=True):
-            is_label = node.op is not None and node.op.loss and name == "label"
+            is_label = name == "label" and node.is_loss
             (labels if is_label else others).add(entry.node.name)
     return labels - others
 
