@@ -43,7 +43,7 @@ from symgraph.core.registry import (
 )
 from symgraph.core.registry import register as register_rules
 from symgraph.core.shapes import broadcast, same
-from symgraph.ops.custom import CustomOp, CustomOpProp, Prop, register_custom
+from symgraph.frontend.custom import CustomOp, CustomOpProp, Prop, register_custom
 from symgraph.passes.testing import check_op, run_op
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
 from types import MappingProxyType
 from typing import Any
@@ -97,22 +97,42 @@ class _Lowering:
         op = node.op
         assert op is not None
         name = self._names.take(node.name)
-        made = dict(zip(node.input_names, self.values_of(node.inputs), strict=True))
-        types = {arg: self.nodes[v.node].types[v.index] for arg, v in made.items()}
+        given = dict(zip(node.input_names, self.values_of(node.inputs), strict=True))
+        types = {arg: self.nodes[v.node].types[v.index] for arg, v in given.items()}
         # In a context of its own, no scope that is open gives attributes or numbers of names.
         whole = Context().run(_expanded, op, Site(op.name, name, node.params), types)
         ports = [p for p in range(len(node.outputs)) if (id(node), p) in self._read]
         part = prune(whole, [whole.outputs[p] for p in ports])
+        made = {Value(arg): value for arg, value in given.items()}
         outer = {k: v for k, v in canonical(node.attrs).items() if k != hide("time_step")}
         for inner in part:
-            if not inner.is_variable:
+            if inner.is_variable:
+                continue
+            inputs = tuple([made[v] for v in inner.inputs])
+            values = self._stacked(inner, inputs)
+            if values is None:
                 inner_name = self._names.take(f"{name}_{inner.name}")
                 attrs = {**inner.attrs, **({"stream": inner_name} if find(inner.op).random else {})}
-                inputs = tuple([_output(made, v) for v in inner.inputs])
                 tags = MappingProxyType({**outer, **inner.tags})
-                made[inner.name] = self._add(inner_name, inner.op, attrs, inputs, tags)
+                first = self._add(inner_name, inner.op, attrs, inputs, tags)
+                values = [Value(first.node, i) for i in range(len(inner.types))]
+            made.update({Value(inner.name, i): value for i, value in enumerate(values)})
         for port, value in zip(ports, part.outputs, strict=True):
-            self._values[id(node), port] = _output(made, value)
+            self._values[id(node), port] = made[value]
+
+    def _stacked(self, split: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        """Return the values whose stack a node splits again, if it is such a node.
+
+        So the steps of two loops, one behind the other, wait for each other and not for all.
+        """
+        if split.op != "SliceChannel" or not split.attrs["squeeze_axis"]:
+            return None
+        axis, stack = split.attrs["axis"], self.nodes[inputs[0].node]
+        if stack.op != "Concat" or stack.attrs["dim"] != axis:
+            return None
+        parts = [self.nodes[v.node] for v in stack.inputs]
+        steps = [p.inputs[0] for p in parts if p.op == "expand_dims" and p.attrs["axis"] == axis]
+        return steps if len(steps) == len(parts) == len(split.types) else None
 
     def _add(
         self,
@@ -133,12 +153,6 @@ def _expanded(op: OpDef, site: Site, types: Mapping[str, TensorType]) -> Graph:
     symbol = op.expand(site, list(types.values()))
     shapes = {name: type_.shape for name, type_ in types.items()}
     return lower(symbol, shapes, {name: type_.dtype for name, type_ in types.items()})
-
-
-def _output(made: Mapping[str, Value], value: Value) -> Value:
-    """Return an output of a node of a composite; an input of it may be any output of another."""
-    first = made[value.node]
-    return Value(first.node, first.index + value.index)
 
 
 def _with_batch_axis(site: Site, shape: Shape) -> dict[str, Any]:

@@ -5,7 +5,8 @@
 Operators are the entries of the registry. They take input symbols by position or name, parameters
 by name or after the inputs, and `name=` and `attr=`. A missing input becomes a variable
 `<name>_<input>`. `help(sg.sym.FullyConnected)` lists the parameters. `sg.sym.comm` holds the
-collectives between groups, `sg.sym.random` the random operators.
+collectives between groups, `sg.sym.random` the random operators, `sg.sym.linalg` and
+`sg.sym.contrib` the operators whose MXNet names begin with `_linalg_` and `_contrib_`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import Any
 
 import symgraph.ops
 from symgraph.core.errors import GraphError, nearest
-from symgraph.core.params import REQUIRED
 from symgraph.core.reading import read_text, reading
-from symgraph.core.registry import ALIASES, OPS, find
+from symgraph.core.registry import ALIASES, OPS
 from symgraph.core.tags import hide
 from symgraph.core.types import CODES, Shape
 from symgraph.frontend import comm as comm
 from symgraph.frontend import sym_random
 from symgraph.frontend.attribute import AttrScope
+from symgraph.frontend.control_flow import foreach
 from symgraph.frontend.infer import dtype_of, shape_of
 from symgraph.frontend.init import Initializer
+from symgraph.frontend.namespace import Namespace, operator
 from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symbol import Symbol, binary, from_json
 from symgraph.frontend.symnode import Entry, SymNode
@@ -93,6 +95,8 @@ def _require_number(name: str, key: str, value: Any) -> None:
 
 var = Variable
 random = sym_random
+contrib = Namespace("sym.contrib", "_contrib_", foreach=foreach)
+linalg = Namespace("sym.linalg", "_linalg_")
 
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:
@@ -170,42 +174,13 @@ def full(
     return Symbol(call("_full", "_full", (), params, name))
 
 
-HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # stems of MXNet's names
-
-
-def _operator(name: str) -> Callable[..., Symbol]:
-    op = find(name)
-
-    def operator(
-        *args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any
-    ) -> Symbol:
-        return Symbol(call(op.name, hint, args, kwargs, name, attr))
-
-    hint = HINTS.get(name, name)
-    inputs = op.inputs if isinstance(op.inputs, tuple) else ("*inputs",)
-    parameters = [
-        f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")
-        for key, p in op.params.items()
-    ]
-    operator.__name__ = operator.__qualname__ = name
-    operator.__doc__ = "\n".join(
-        [
-            op.doc,
-            "",
-            "Inputs: " + ", ".join(inputs),
-            *(["Parameters:", *parameters] if parameters else []),
-        ]
-    )
-    return operator
-
-
 def __getattr__(name: str) -> Callable[..., Symbol]:
     if name not in OPS and name not in ALIASES:
         public = [n for n in (*OPS, *ALIASES) if not n.startswith("_")]
         raise AttributeError(f"symgraph.sym has no operator {name!r}; {nearest(name, public)}")
-    operator = _operator(name)
-    globals()[name] = operator
-    return operator
+    function = operator(name)
+    globals()[name] = function
+    return function
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ from symgraph.frontend import json_format
 from symgraph.frontend.backend import load
 from symgraph.frontend.infer import Inferred, infer_dtypes, infer_shapes
 from symgraph.frontend.operator_calls import call
-from symgraph.frontend.symnode import Entry, Outputs, SymNode, walk
+from symgraph.frontend.symnode import Entry, Outputs, SymNode, replaced, walk
 from symgraph.ops.elementwise import COMPARISONS
 
 SHOWN = 8  # names of outputs in the repr of a group
@@ -434,17 +434,9 @@ Symbol.astype = _fluent("cast", "astype")  # type: ignore[attr-defined]
 
 def _replace(symbol: Symbol, swap: Mapping[str, Entry], name: str | None) -> Symbol:
     heads = {id(e.node) for e in symbol.entries}
-    copies: dict[int, SymNode | Entry] = {}
 
-    def renewed(entry: Entry) -> Entry:
-        copy = copies[id(entry.node)]
-        return copy if isinstance(copy, Entry) else Entry(copy, entry.port)
+    def renamed(node: SymNode) -> tuple[str, Mapping[str, str]]:
+        own = name and len(heads) == 1 and id(node) in heads
+        return name if name and own else node.name, node.attrs
 
-    for node in walk(symbol.entries):
-        if node.op is None and node.name in swap:
-            copies[id(node)] = swap[node.name]
-        else:
-            renamed = name if name and len(heads) == 1 and id(node) in heads else node.name
-            inputs = tuple(renewed(e) for e in node.inputs)
-            copies[id(node)] = SymNode(renamed, node.op, node.attrs, node.params, inputs)
-    return Symbol(renewed(e) for e in symbol.entries)
+    return Symbol(replaced(symbol.entries, swap, renamed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,6 +68,35 @@ def walk(entries: Iterable[Entry]) -> list[SymNode]:
             stack.append((node, True))
             stack.extend((e.node, False) for e in reversed(node.inputs))
     return order
+
+
+def replaced(
+    entries: Iterable[Entry],
+    swap: Mapping[str, Entry],
+    changed: Callable[[SymNode], tuple[str, Mapping[str, str]]],
+) -> list[Entry]:
+    """Copy a network.
+
+    Args:
+        entries: its outputs.
+        swap: what takes the place of variables, by name.
+        changed: the name and attributes of the copy of a node.
+    """
+    entries = list(entries)
+    copies: dict[int, SymNode | Entry] = {}
+
+    def copied(entry: Entry) -> Entry:
+        copy = copies[id(entry.node)]
+        return copy if isinstance(copy, Entry) else Entry(copy, entry.port)
+
+    for node in walk(entries):
+        if node.op is None and node.name in swap:
+            copies[id(node)] = swap[node.name]
+        else:
+            name, attrs = changed(node)
+            inputs = tuple(copied(e) for e in node.inputs)
+            copies[id(node)] = SymNode(name, node.op, attrs, node.params, inputs)
+    return [copied(e) for e in entries]
 
 
 def require_unique_variables(nodes: Iterable[SymNode]) -> None:

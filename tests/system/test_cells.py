@@ -1,4 +1,4 @@
-"""Bidirectional and zoneout cells in pipelines: over devices, micro-batches and time segments."""
+"""Bidirectional and zoneout cells and loops in pipelines: devices, micro-batches, time segments."""
 
 from __future__ import annotations
 
@@ -60,17 +60,42 @@ def zoneout(layer: int) -> Any:
     return sg.rnn.ZoneoutCell(sg.rnn.LSTMCell(HIDDEN, prefix=f"l{layer}_"), 0.3, 0.4)
 
 
+def loops() -> Case:
+    """Two loops, each in a group of its own."""
+    rng = np.random.default_rng(1)
+
+    def body(data: Any, states: Any) -> Any:
+        hidden = sym.FullyConnected(data, num_hidden=HIDDEN) + states[0]
+        return hidden, [sym.tanh(hidden)]
+
+    with NameManager():
+        with AttrScope(ctx_group="g0"):
+            x: Any = sym.transpose(sym.Variable("data"), axes=(1, 0, 2))
+            x, ends = sym.contrib.foreach(body, x, [sym.zeros((0, HIDDEN), dtype="float64")])
+        with AttrScope(ctx_group="g1"):
+            x, _ = sym.contrib.foreach(body, x, ends)
+            x = sym.transpose(x, axes=(1, 0, 2))
+            out = sym.LinearRegressionOutput(x, sym.Variable("label"), name="loss")
+    shapes = out.infer_shape(data=(BATCH, STEPS, HIDDEN))[0]
+    arrays = {
+        name: rng.standard_normal(shape) / 2
+        for name, shape in zip(out.list_arguments(), shapes, strict=True)
+    }
+    feeds = {name: arrays.pop(name) for name in ("data", "label")}
+    return Case(out, feeds, arrays)
+
+
 def options(devices: int, **more: Any) -> Options:
     groups = {"g0": cpu(0), "g1": cpu(devices - 1)}
     return on_devices(devices, groups, **more)
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("make", [bidirectional, zoneout])
+@pytest.mark.parametrize("make", [bidirectional, zoneout, None], ids=["both", "zoneout", "loops"])
 @pytest.mark.parametrize("segment", [None, 1, 2])
 @pytest.mark.parametrize(("schedule", "micro_batches"), [("gpipe", 1), ("1f1b", 3)])
 def test_cells_on_two_devices_are_the_reference(make, segment, schedule, micro_batches):
-    case = two_layers(make)
+    case = loops() if make is None else two_layers(make)
     how = {"schedule": schedule, "micro_batches": micro_batches, "time_segment": segment}
     got = on_threads(case, options(2, **how))
     assert_close(got, judge(case, Env(train=True)))

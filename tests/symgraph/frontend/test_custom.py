@@ -9,8 +9,8 @@ import symgraph as sg
 from symgraph import sym
 from symgraph.core.errors import GraphError, MicroBatchError, ShapeError
 from symgraph.core.registry import Env
+from symgraph.frontend.custom import PROPS
 from symgraph.frontend.lower import lower
-from symgraph.ops.custom import PROPS
 from symgraph.passes.testing import check_op, run_op
 from tests.symgraph.ops.layouts import WHOLE, Split, check_layout
 
@@ -39,7 +39,7 @@ class Scaled(sg.operator.CustomOp):
 
 @pytest.fixture
 def props(monkeypatch):
-    monkeypatch.setattr("symgraph.ops.custom.PROPS", dict(PROPS))
+    monkeypatch.setattr("symgraph.frontend.custom.PROPS", dict(PROPS))
 
     @sg.operator.register("scaled")
     class ScaledProp(sg.operator.CustomOpProp):

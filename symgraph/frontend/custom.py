@@ -20,34 +20,23 @@ from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import Ref, apply, apply_all
 from symgraph.core.registry import Call, Env, Names, Shapes, complete, forget_types, register
 from symgraph.core.types import Array, Types, is_float
+from symgraph.frontend.ndarray import NDArray
 from symgraph.ops.elementwise import DTypes
-
-
-class HostArray(np.ndarray[Any, Any]):
-    """A numpy array with the methods of MXNet's NDArray by which custom operators read it."""
-
-    def asnumpy(self) -> Array:
-        """Return a copy as a plain numpy array."""
-        return np.array(self, subok=False)
-
-    def asscalar(self) -> Any:
-        """Return the only element as a number."""
-        return self.item()
 
 
 class CustomOp:
     """The computation of a custom operator, to be derived from (`mx.operator.CustomOp`).
 
-    Arrays are numpy's, on GPUs too; those that hold inputs are read only.
+    Arrays are on the host, on GPUs too; those that hold inputs are read only.
     """
 
     def forward(
         self,
         is_train: bool,
         req: Sequence[str],
-        in_data: Sequence[HostArray],
-        out_data: Sequence[HostArray],
-        aux: Sequence[HostArray],
+        in_data: Sequence[NDArray],
+        out_data: Sequence[NDArray],
+        aux: Sequence[NDArray],
     ) -> None:
         """Compute the outputs, and `assign` them to out_data.
 
@@ -63,11 +52,11 @@ class CustomOp:
     def backward(
         self,
         req: Sequence[str],
-        out_grad: Sequence[HostArray],
-        in_data: Sequence[HostArray],
-        out_data: Sequence[HostArray],
-        in_grad: Sequence[HostArray],
-        aux: Sequence[HostArray],
+        out_grad: Sequence[NDArray],
+        in_data: Sequence[NDArray],
+        out_data: Sequence[NDArray],
+        in_grad: Sequence[NDArray],
+        aux: Sequence[NDArray],
     ) -> None:
         """Compute the gradients of the inputs, and `assign` them to in_grad.
 
@@ -269,9 +258,9 @@ def operator_for(a: Attrs, arrays: Sequence[Array]) -> CustomOp:
     return prop.create_operator(cpu(0), shapes, [x.dtype.type for x in arrays])
 
 
-def on_host(env: Env, arrays: Sequence[Any]) -> list[HostArray]:
+def on_host(env: Env, arrays: Sequence[Any]) -> list[NDArray]:
     """Return the arrays as read-only views, or as copies of those on a GPU."""
-    views = [(x if env.xp is np else env.xp.asnumpy(x)).view(HostArray) for x in arrays]
+    views = [(x if env.xp is np else env.xp.asnumpy(x)).view(NDArray) for x in arrays]
     for view in views:
         view.flags.writeable = False
     return views
@@ -282,7 +271,7 @@ def custom(env: Env, a: Attrs, *arrays: Array) -> tuple[Any, ...]:
     _, shapes = custom_shape(site, [x.shape for x in arrays], [None] * count)
     _, dtypes = custom_dtype(site, [x.dtype.name for x in arrays])
     outs = [
-        np.zeros(shape or (), dtype).view(HostArray)
+        np.zeros(shape or (), dtype).view(NDArray)
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
     operator_for(a, arrays).forward(env.train, ["write"] * count, on_host(env, arrays), outs, [])
@@ -343,7 +332,7 @@ def backward_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> La
 
 def custom_backward(env: Env, a: Attrs, *arrays: Array) -> tuple[Any, ...]:
     tops, ins, outs = parts(a, on_host(env, arrays))
-    grads = [np.zeros(x.shape, x.dtype).view(HostArray) for x in ins]
+    grads = [np.zeros(x.shape, x.dtype).view(NDArray) for x in ins]
     operator_for(a, ins).backward(["write"] * len(ins), tops, ins, outs, grads, [])
     return tuple([env.xp.asarray(np.asarray(grad)) for grad in grads])
 
