@@ -16,9 +16,9 @@ from symgraph.app.command_line import OK, Parser, say, status_of
 INFEASIBLE = 3
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m partitioner") -> int:
     """Run the command line and return the exit status."""
-    parser = Parser(prog="python -m partitioner", description="Place networks on devices.")
+    parser = Parser(prog=prog, description="Place networks on devices.")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     add_solve(commands.add_parser)
 

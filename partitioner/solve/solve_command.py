@@ -15,21 +15,23 @@ from symgraph.app.console import Console
 from symgraph.core.units import parse_bytes
 
 DESCRIPTION = """\
-Place the nodes of a workload file on accelerators and CPU cores so that the slowest device,
-including its communication, is as fast as possible. FILE is a dnn-partitioning workload (JSON) or
-a PipeDream profile (graph.txt). All times are in milliseconds.
+Place the nodes of a workload file on accelerators and CPU cores so that the
+slowest device, including its communication, is as fast as possible. FILE is a
+dnn-partitioning workload (JSON) or a PipeDream profile (graph.txt). All times
+are in milliseconds.
 
---contiguous (the default) keeps the forward part in a row: values only flow from a device to later
-ones, so a pipeline can run it. The result is optimal for any graph and any order of its nodes,
-unless the graph is too wide or the time limit passes; then a lower bound shows how far from optimal
-it can be. --noncontiguous allows every node on any device."""
+--contiguous (the default) keeps the forward part in a row: values only flow
+from a device to later ones, so a pipeline can run it. The result is optimal for
+any graph and any order of its nodes, unless the graph is too wide or the time
+limit passes; then a lower bound shows how far from optimal it can be.
+--noncontiguous allows every node on any device."""
 EPILOG = """\
 examples:
-  python -m partitioner solve bert24_inference.json --cpus 0
-  python -m partitioner solve gnmt/graph.txt --accelerators 4 --bandwidth 1.25e10 --json
+  symgraph solve bert24_inference.json --cpus 0
+  symgraph solve gnmt/graph.txt --accelerators 4 --bandwidth 1.25e10 --json
 
-exit status: 0 done, 2 bad input, 3 no placement keeps the limits (the error names the smallest
-memory limit that works)"""
+exit status: 0 done, 2 bad input, 3 no placement keeps the limits (the error
+names the smallest memory limit that works)"""
 NONCONTIGUOUS_SECONDS = 60.0
 
 

@@ -6,100 +6,37 @@ the line, the key and the remedy. For a mistake on the command line it names the
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, FiniteFloat, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, Field, FiniteFloat
 
+from symgraph.app.config_values import (
+    AutoOrCount,
+    AutoOrPositive,
+    Bytes,
+    Count,
+    Device,
+    Devices,
+    ListOf,
+    NotNegative,
+    Pieces,
+    Positive,
+    Stages,
+    TimeSteps,
+)
 from symgraph.app.constraint_config import Constraint, constrained_devices
 from symgraph.app.data_config import DataConfig, data_mistakes, kind_of
 from symgraph.app.model_config import LossConfig, model_path, opened
 from symgraph.app.named_files import SCHEDULE_FILES, file_mistakes
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.core.units import parse_bytes
 from symgraph.core.yaml_check import Section, checked, sections
-from symgraph.core.yaml_lines import KeyPath, shown, written
+from symgraph.core.yaml_lines import KeyPath, written
 from symgraph.frontend import lr_scheduler
 from symgraph.frontend.optimizer import OPTIMIZERS
-
-
-def _device(text: str) -> str:
-    return repr(Context.parse(text))  # its ConfigError is a ValueError, as pydantic wants
-
-
-def _devices(value: object) -> object:
-    if isinstance(value, (list, tuple)) and value and all(isinstance(d, str) for d in value):
-        return tuple(_device(d) for d in value)
-    if isinstance(value, str):
-        return _device(value)
-    raise ValueError(f"expected a device, or a list of devices, one per shard, got {shown(value)}")
-
-
-def _pieces(value: object) -> object:
-    text = str(value) if type(value) is int else value
-    if isinstance(text, str) and (text == "devices" or PIECES.fullmatch(text)):
-        return text
-    raise ValueError(
-        f'expected a number, a proportion such as "3:2", or devices, got {shown(value)}'
-    )
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _auto_or_count(value: object) -> object:
-    if value == "auto" or (type(value) is int and value >= 1):
-        return value
-    raise ValueError(f"expected auto or a whole number of at least 1, got {shown(value)}")
-
-
-def _auto_or_positive(value: object) -> object:
-    if value == "auto":
-        return value
-    if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
-        return float(value)
-    raise ValueError(f"expected auto or a number above 0, got {shown(value)}")
-
-
-def _steps(value: object) -> object:
-    if value is None or value == "auto" or (type(value) is int and value >= 1):
-        return value
-    raise ValueError(f"expected null, auto or a number of time steps, got {shown(value)}")
-
-
-def _stages(value: object) -> object:
-    if isinstance(value, str) and value in RECOMPUTE:
-        return value
-    if isinstance(value, (list, tuple)) and all(type(s) is int and s >= 0 for s in value):
-        return tuple(sorted(set(value)))
-    raise ValueError(
-        f"expected {', '.join(RECOMPUTE)} or a list of stages, such as [0, 1], got {shown(value)}"
-    )
-
-
-def _bytes(value: object) -> object:
-    if value is None or (type(value) is int and value >= 1):
-        return value
-    if isinstance(value, str):
-        return parse_bytes(value)
-    raise ValueError(f"expected bytes, such as 4GiB, got {shown(value)}")
-
-
-RECOMPUTE = ("none", "all", "auto")
-PIECES = re.compile(r"[1-9]\d*(:[1-9]\d*)*")
-Pieces = Annotated[str, PlainValidator(_pieces)]
-Device = Annotated[str, AfterValidator(_device)]
-Devices = Annotated[str | tuple[str, ...], PlainValidator(_devices), PlainSerializer(_listed)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[FiniteFloat, Field(gt=0)]
-NotNegative = Annotated[FiniteFloat, Field(ge=0)]
-ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
 
 
 class PipelineConfig(Section):
@@ -112,12 +49,10 @@ class PipelineConfig(Section):
     """Order of gpipe's backward micro-batches; null: reverse."""
     micro_batches: Count = 1
     """Number of parts that a batch is split into."""
-    time_segment: Annotated[int | str | None, PlainValidator(_steps)] = None
+    time_segment: TimeSteps = None
     """Time steps of an unrolled network that a stage runs at once, while the next stage works on
     earlier ones; auto: the shortest predicted step; null: all time steps."""
-    recompute: Annotated[
-        str | tuple[int, ...], PlainValidator(_stages), PlainSerializer(_listed)
-    ] = "none"
+    recompute: Stages = "none"
     """Stages that run forward again in the backward phase instead of keeping activations: none,
     all, auto (as many as partition.memory requires), or a list such as [0, 1]."""
 
@@ -155,7 +90,7 @@ class PartitionConfig(Section):
     """Demands on the placement, a list of: together: [a, b]; apart: [a, b]; pin: {a: cpu(0)};
     not_on: {a: cpu(0)}; at_most: {a: 2} devices, or 2 for all; same: {b: a}, node by node; split:
     {a: samples, classes or none}. a and b are groups, nodes, or patterns such as "layer*"."""
-    memory: Annotated[int | None, PlainValidator(_bytes)] = None
+    memory: Bytes = None
     """Bytes that each device may hold, such as 4GiB; a schedule that needs more is an error."""
     costs: str | None = None
     """File of measured kernel times, written by --save-costs, to plan with; null: they are measured
@@ -252,7 +187,7 @@ class TrainConfig(Section):
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of activations in products, and of messages; weights, losses, norms and long sums stay
     float32. float32: the type of `dtype`."""
-    loss_scale: Annotated[float | str, PlainValidator(_auto_or_positive)] = "auto"
+    loss_scale: AutoOrPositive = "auto"
     """Factor of gradients until the update, so that float16 can represent small ones; auto: for
     float16 the largest that does not overflow (steps that do are skipped), otherwise 1."""
     shard_optimizer: bool = False
@@ -362,7 +297,7 @@ class Config(Section):
     transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
     with messages from GPU to GPU, one GPU per rank."""
-    blas_threads: Annotated[int | str, PlainValidator(_auto_or_count)] = "auto"
+    blas_threads: AutoOrCount = "auto"
     """Threads of a matrix product; auto: the cores divided by the number of devices."""
     timeout: Positive = 300.0
     """Seconds to wait for another device before giving up."""

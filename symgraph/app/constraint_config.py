@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, WithJsonSchema
 
 from symgraph.core.context import Context
 from symgraph.core.errors import nearest
@@ -82,7 +82,18 @@ VALUES = {
     "same": (_name, "{layer2: layer0}"),
     "split": (_axis, "{decode: classes}"),
 }
-Constraint = Annotated[dict[str, Any], PlainValidator(_checked)]
+SCHEMA = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+    "properties": {
+        **{kind: {"type": "array", "items": {"type": "string"}, "minItems": 2} for kind in LISTS},
+        **{kind: {"type": "object", "minProperties": 1} for kind in VALUES},
+        "at_most": {"type": ["integer", "object"]},
+    },
+}
+Constraint = Annotated[dict[str, Any], PlainValidator(_checked), WithJsonSchema(SCHEMA)]
 
 
 def constrained_devices(constraint: Mapping[str, Any]) -> Iterator[str]:

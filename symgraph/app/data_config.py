@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
+from symgraph.app.config_values import Count, ListOf
 from symgraph.app.named_files import file_mistakes
 from symgraph.core.yaml_check import Section, sections
 from symgraph.core.yaml_lines import KeyPath
 from symgraph.frontend.model import function_path
 
-Count = Annotated[int, Field(ge=1)]
-ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple
 Function = Annotated[str, AfterValidator(function_path)]
 
 

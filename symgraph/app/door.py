@@ -1,4 +1,4 @@
-"""The first of our code that `python -m` runs: what happens during imports is said in one line.
+"""The first of our code that a command runs: what happens during imports is said in one line.
 
 Packages are imported before their `__main__`, which can thus not catch a Ctrl-C or an error there.
 Importing this module is enough. It changes nothing for programs of others that import symgraph.
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import warnings
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -45,6 +46,8 @@ def leave(status: int) -> NoReturn:
 
 def _is_ours(words: list[str]) -> bool:
     """Tell whether Python is still importing the packages of one of our commands."""
+    if sys.argv and Path(sys.argv[0]).stem == COMMANDS[0]:
+        return True  # the installed command
     if sys.argv[:1] != ["-m"] or "-m" not in words:
         return False
     package = "".join(words[words.index("-m") + 1 :][:1]).partition(".")[0]

@@ -20,6 +20,7 @@ MODULES = {
     "BaseModule": "runtime.frontends.mxnet.base_module",
     "BucketingModule": "runtime.frontends.mxnet.bucketing_module",
     "Module": "runtime.frontends.mxnet.module",
+    "command": "runtime.frontends.cli.command",
     "network_picture": "partitioner.views.network_picture",
     "profiling": "runtime.profiling.public",
     "run": "runtime.frontends.cli.run",

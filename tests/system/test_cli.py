@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.__main__ import main as runtime
+from runtime.frontends.cli.schedule_commands import main as runtime
 from symgraph.run import main
 from tests.helpers.profiles import costs
 from tests.helpers.small_lm import write_bucketed, write_config

@@ -1,5 +1,5 @@
-"""Command lines: `python -m symgraph.run` and `python -m runtime simulate`.
+"""Command lines: `symgraph`, `python -m symgraph.run`, `python -m runtime`.
 
 May import everything.
-Start reading: run.py.
+Start reading: command.py, then run.py.
 """

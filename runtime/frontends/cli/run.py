@@ -25,16 +25,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symgraph.app.command_line import (
-    MODES,
-    NEEDS,
     OK,
     TERMINATED,
-    build_parser,
     report,
     require_writable,
     say,
     status_of,
 )
+from symgraph.app.run_options import MODES, OPTIONS, TRAIN, run_parser
 from symgraph.core.errors import ConfigError
 from symgraph.core.visible import visible_lines
 
@@ -55,12 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     words = sys.argv[1:] if argv is None else argv
     return status_of(
-        lambda: _command(build_parser().parse_intermixed_args(words)),
+        lambda: do(run_parser().parse_intermixed_args(words)),
         with_traceback="--traceback" in words,
     )
 
 
-def _print_keys() -> int:
+def print_keys() -> int:
+    """Print the keys of a config, with their defaults and meanings."""
     from symgraph.app.config import key_help
 
     for key, default, meaning in key_help():
@@ -68,14 +67,15 @@ def _print_keys() -> int:
     return OK
 
 
-def _command(options: argparse.Namespace) -> int:
+def do(options: argparse.Namespace) -> int:
+    """Do what parsed arguments ask for; return the exit status."""
     from partitioner.strategies import STRATEGIES
     from runtime.schedule.generators.table import SCHEDULES
     from runtime.transports import launched_by_mpi
     from symgraph.app.config import load_config
 
     if options.keys:
-        return _print_keys()
+        return print_keys()
     _require_one_mode(options)
     if options.measure_machine is not None:
         return _measure_machine(options)
@@ -137,13 +137,13 @@ def _require_one_mode(options: argparse.Namespace) -> None:
     asked = [mode for mode in MODES if getattr(options, mode)]
     if len(asked) > 1:
         raise ConfigError(f"--{asked[0]} or --{_dashed(asked[1])}? one at a time")
-    for name in ("log", "tensorboard", "restarts", "launcher"):
-        if asked and getattr(options, name) is not None:
-            raise ConfigError(f"--{name} is for training; leave out --{_dashed(asked[0])}")
-    for name, modes in NEEDS.items():
-        if getattr(options, name) is not None and not set(modes) & set(asked):
-            words = " or ".join(f"--{mode}" for mode in modes)
-            raise ConfigError(f"--{_dashed(name)} goes with {words}; add that")
+    for option in OPTIONS:
+        if getattr(options, option.name) is None or set(asked or [TRAIN]) & set(option.modes):
+            continue
+        if option.modes == (TRAIN,):
+            raise ConfigError(f"{option.flag} is for training; leave out --{_dashed(asked[0])}")
+        words = " or ".join(f"--{mode}" for mode in option.modes)
+        raise ConfigError(f"{option.flag} goes with {words}; add that")
 
 
 def _dashed(name: str) -> str:

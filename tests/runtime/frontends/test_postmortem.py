@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.__main__ import main
+from runtime.frontends.cli.schedule_commands import main
 from symgraph.run import main as run
 from tests.mpi.test_mpi_failures import write_config
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runtime.__main__ import EXAMPLES, main
+from runtime.frontends.cli.schedule_commands import EXAMPLES, main
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.text import load_csv, text
 
@@ -402,7 +402,7 @@ def test_a_reader_that_has_seen_enough():
 def test_the_examples_of_the_help_say_the_truth(simulate, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = EXAMPLES.replace("\\\n", "")
-    lines = re.findall(r"python -m runtime simulate (.*)\n(?: {8}([0-9.]+[0-9]))?", shown)
+    lines = re.findall(r"symgraph simulate (.*)\n(?: {8}([0-9.]+[0-9]))?", shown)
     assert [claim for _, claim in lines] == ["33", "28.5", "27", "104", "", ""]
     for line, claim in lines:
         makespan = simulate(line)["makespan"]
