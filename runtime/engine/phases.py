@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partitioner.base.types import FORWARD
-from runtime.backends.device.arrays import typed
+from runtime.backends.device.arrays import copy, typed
+from runtime.engine.devices import filling
 from runtime.engine.optimizer_step import OptimizerStep, overflowing
 from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, whole_outputs
@@ -68,16 +69,22 @@ class Phases:
         """Assemble the outputs of the last forward for the whole batch, in order."""
         return whole_outputs(self.plan, self.workers)
 
-    def device_outputs(self) -> list[Array]:
-        """Copy the outputs of the last forward of one micro-batch, each on its device."""
+    def new_outputs(self) -> list[Array]:
+        """Make zeros for the outputs of one micro-batch, each on its device."""
+        types, made = self.plan.partition.graph.types_of(self.plan.outputs), []
+        for value, type_ in zip(self.plan.outputs, types, strict=True):
+            with filling(self.plan, self.plan.rank_of(value.node)) as device:
+                made.append(device.xp.zeros(*type_))
+        return made
+
+    def write_outputs(self, targets: Sequence[Array]) -> None:
+        """Copy the outputs of the last forward of one micro-batch to these arrays."""
         worker_of = {value: worker for worker in self.workers for value in worker.outputs}
-        outputs = []
-        for value in self.plan.outputs:
+        for value, target in zip(self.plan.outputs, targets, strict=True):
             worker = worker_of[value]
             with worker.device.use():
-                outputs.append(worker.outputs[value][0].copy())
+                copy(target, worker.outputs[value][0])
                 worker.device.finish()
-        return outputs
 
     def backward(self, heads: Mapping[str, Array]) -> None:
         """Compute the gradients of the last forward.

@@ -24,7 +24,7 @@ from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
 from runtime.schedule.program import Schedule
 from symgraph.core.batch_layout import WHOLE, Layout, Split
-from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError
+from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError, nearest
 from symgraph.core.types import Array, Shape, TensorType
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.symbol import Symbol
@@ -94,9 +94,9 @@ class BoundNetwork:
         self.input_grads: dict[str, Array] = {}
         self._gpus = gpus(self.plan)
         self._last: Session | Phases | None = None
-        self._in_phases = False  # the last pass was a training forward
-        self._ready = False  # and its gradients were not computed yet
-        self._reads = 0  # passes that do not train
+        self._key = 0, 0  # of the last pass' random numbers
+        self._ready = False  # the last pass was a forward whose gradients were not computed yet
+        self._read: dict[str, Array] | None = None  # what the last pass, which read, was fed
         self._trainer: tuple[Optimizer, Session] | None = None
         self._updaters: tuple[Optimizer, dict[int, OptimizerStep]] | None = None
 
@@ -140,12 +140,12 @@ class BoundNetwork:
                 "or MakeLoss, or call forward and backward with head gradients"
             )
         store, session = self.store, self._session()
-        session.steps = store.steps
+        session.seed, session.steps = store.next_key(train=True)
         with store.cores():
             session.step(self._values(feeds, train=True))
         store.take_back(session.updaters)
         self._passed(session, trained=True)
-        self._in_phases = False
+        self._ready, self._read = False, None
 
     def _session(self) -> Session:
         """The training session; a new one if the store has another optimizer now."""
@@ -182,14 +182,19 @@ class BoundNetwork:
     def forward(self, feeds: Mapping[str, Array], train: bool) -> None:
         """Compute the outputs, in training with what `backward` needs."""
         store, run = self.store, self.phases if train else self.reader
-        self._ready = False
+        self._ready, self._read = False, None
         values = self._values(feeds, train=train)
-        seed, step = (store.seed, store.steps) if train else (0, self._reads)
-        with store.cores():
-            run.forward(values, train=train, seed=seed, step=step)
-        self._reads += not train
+        self._key = store.next_key(train=train)
+        store.watch.look(self, values, train, self._key)
+        self._run_forward(run, values, train=train)
         self._passed(run, trained=train)
-        self._in_phases = self._ready = train
+        self._ready = train
+        self._read = None if train else values
+
+    def _run_forward(self, run: Phases, values: Mapping[str, Array], *, train: bool) -> None:
+        seed, step = self._key
+        with self.store.cores():
+            run.forward(values, train=train, seed=seed, step=step)
 
     def outputs(self) -> list[Array]:
         """The outputs of the last pass, for the whole batch, on the host."""
@@ -197,10 +202,14 @@ class BoundNetwork:
             raise RunError("there are no outputs yet: call forward")
         return self._last.outputs()
 
-    def device_outputs(self) -> list[Array]:
-        """The outputs of the last pass of one micro-batch, each on its device."""
+    def new_outputs(self) -> list[Array]:
+        """Zeros for the outputs of one micro-batch, each on its device."""
+        return self.phases.new_outputs()
+
+    def write_outputs(self, targets: Sequence[Array]) -> None:
+        """Copy the outputs of the last pass of one micro-batch to these arrays."""
         assert isinstance(self._last, Phases)
-        return self._last.device_outputs()
+        self._last.write_outputs(targets)
 
     def gradients_of(self, inputs: Sequence[str]) -> list[Array]:
         """The gradients of those inputs that have any, in this order."""
@@ -211,13 +220,17 @@ class BoundNetwork:
     def backward(self, out_grads: Any) -> None:
         """Compute gradients, without the loss scale, into the store or `input_grads`.
 
+        They are those of the last forward: after one that did not train, of what it computed.
+
         Args:
-            out_grads: One array per output, or one array for a single output; those of losses are
-                ignored and may be None. None: no head gradients.
+            out_grads: One array per output, in order or by name, or one array for a single output;
+                those of losses are ignored and may be None. None: no head gradients.
         """
-        self._require_phases("backward")
-        if not self._ready:
-            raise RunError("backward needs a forward(is_train=True) before it")
+        if self._read is not None and self._request.trains:
+            self._run_forward(self.phases, self._read, train=False)
+            self._passed(self.phases, trained=False)
+            self._ready, self._read = True, None
+        self._require_forward()
         heads = self._heads(out_grads)
         self._ready = False
         with self.store.cores():
@@ -240,9 +253,9 @@ class BoundNetwork:
             gpu.finish()
 
     def update(self) -> None:
-        """Change the parameters by the gradients in the store."""
-        self._require_phases("update")
+        """Change the parameters by the gradients in the store, which are 0 before a backward."""
         self.catch_up()
+        self.store.passed(self.phases, trained=False)
         steps, scale, shards = self._optimizer_steps(), self.store.loss_scale, self.plan.shards
         for variable in self.plan.grads:
             gradient = self.phases.gradient(variable)
@@ -262,12 +275,14 @@ class BoundNetwork:
         for gpu in self._gpus:
             gpu.catch_up()
 
-    def _require_phases(self, what: str) -> None:
-        if not self._in_phases:
-            raise RunError(f"{what} needs a forward(is_train=True) before it")
+    def _require_forward(self) -> None:
+        if not self._request.trains:
+            raise RunError("backward, but the module is not bound for training")
+        if not self._ready:
+            raise RunError("backward needs a forward before it, which it uses up")
         if not self.store.has_results_of(self._last):
             raise RunError(
-                f"{what}: another network of the same parameters has run since this one's forward; "
+                "backward: another network of the same parameters has run since this forward; "
                 "call forward again"
             )
 
@@ -305,12 +320,18 @@ class BoundNetwork:
         """The values of the backward phase: head gradients times the loss scale, and the scale."""
         if self.plan.heads and len(self.plan.sizes) > 1:
             raise ConfigError("backward with head gradients needs micro_batches=1")
+        names = self.symbol.list_outputs()
         if out_grads is None:
             out_grads = []
+        elif isinstance(out_grads, Mapping):
+            for name in out_grads:
+                if name not in names:
+                    raise GraphError(f"backward: no output {name!r}; {nearest(name, names)}")
+            out_grads = [out_grads.get(name) for name in names]
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
         scale = self.store.loss_scale
-        heads = head_gradients(self.plan, self.symbol.list_outputs(), out_grads)
+        heads = head_gradients(self.plan, names, out_grads)
         if scale.scales:
             heads = {name: _times(head, scale.value) for name, head in heads.items()}
         return heads | scale_feeds(self.plan, scale)

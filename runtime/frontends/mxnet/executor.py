@@ -6,7 +6,7 @@ of the same checked schedule: each half sends and receives all messages whose se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,33 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, current_context, require_context
-from symgraph.core.errors import GraphError, RunError, nearest
+from symgraph.core.errors import GraphError, nearest
 from symgraph.core.types import Array, TensorType, is_float
+from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.precision import FLOAT32
 
 Types = dict[str, TensorType]
 
 
+class Gradients(dict[str, Array]):
+    """Arrays of gradients by argument; None for an argument that has none."""
+
+    def __init__(self, arrays: Mapping[str, Array], arguments: Iterable[str]) -> None:
+        super().__init__(arrays)
+        self._arguments = frozenset(arguments)
+
+    def __missing__(self, name: str) -> None:
+        if name not in self._arguments:
+            raise KeyError(name)
+
+
 class Executor:
     """A bound symbol: arrays for every argument, and the machinery to run it (MXNet Executor).
 
-    The arrays are of numpy on a CPU, of CuPy on a GPU: each lies on the device on which its
-    variable or output is placed, but the array of a parameter in shards is whole, on the host.
+    The arrays are numpy's, as `nd.NDArray`, on a CPU, and CuPy's on a GPU: each lies on the device
+    on which its variable or output is placed, but that of a parameter in shards is whole, on the
+    host.
     Assign to arguments in place: `executor.arg_dict["w"][:] = x`, which on a GPU takes numbers and
     CuPy's arrays, while `forward`, `backward` and `copy_params_from` take any. Use it as a context
     manager, or call `close`, to end its threads at once.
@@ -40,13 +54,13 @@ class Executor:
 
     #: Argument -> array.
     arg_dict: dict[str, Array]
-    #: Argument -> array of its gradient, if its grad_req is not null.
+    #: Argument -> array of its gradient, if its grad_req is not null; others give None.
     grad_dict: dict[str, Array]
     #: Auxiliary state -> array.
     aux_dict: dict[str, Array]
     #: Argument -> what `backward` does with its gradient: null, write or add.
     grad_req: dict[str, str]
-    #: The outputs of the last forward.
+    #: The outputs: zeros until `forward` writes to them, each time to the same arrays.
     outputs: list[Array]
 
     def __init__(
@@ -58,15 +72,17 @@ class Executor:
     ) -> None:
         """Start the threads; arrays: used and not copied."""
         self.symbol = network.symbol
-        self.arg_dict, self.grad_dict, self.aux_dict = args, grads, aux
+        self.arg_dict, self.aux_dict = _viewed(args), _viewed(aux)
+        self.grad_dict = Gradients(_viewed(grads), args)
         self.grad_req = dict(network.request.requests)
-        self.outputs = []
         self._placement = network.placement
         ranks = len(network.training.devices)
         self._store = ParameterStore(ThreadCluster(ranks), trains=False)
-        self._store.use(args | aux, grads)
+        self._store.use(_plain(args | aux), _plain(grads))
         self._network = BoundNetwork(network, self._store)
         self._network.prepare()
+        self._outputs = self._network.new_outputs()
+        self.outputs = [viewed(a) for a in self._outputs]
 
     @property
     def plan(self) -> Plan:
@@ -85,18 +101,32 @@ class Executor:
         self._network.catch_up()
         self._store.refresh()
         self._network.forward({}, is_train)
-        self.outputs = self._network.device_outputs()
+        self._network.write_outputs(self._outputs)
         return self.outputs
 
-    def backward(self, out_grads: Any = None) -> None:
-        """Compute the gradients of the last `forward(is_train=True)`.
+    def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
+        """Compute the gradients of the last forward, once.
 
         Args:
             out_grads: One array per output that is not a loss, in a list in the order of all
-                outputs, or an array for a single output. Entries for losses are ignored and may be
-                None.
+                outputs, by name, or an array for a single output. Entries for losses are ignored
+                and may be None.
+            is_train: Accepted without effect: the gradients are those of what the last forward
+                computed, in training or not.
         """
         self._network.backward(out_grads)
+
+    @property
+    def seed(self) -> int:
+        """The key of dropout and random operators; setting it makes them begin anew.
+
+        By default it is that of `mx.random.seed`, wherever that is called.
+        """
+        return self._store.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._store.seed = seed
 
     def _assign(self, what: str, table: dict[str, Array], name: str, value: Any) -> None:
         """Give an array of a table new values; GraphError if they do not fit."""
@@ -125,10 +155,8 @@ class Executor:
 
     @property
     def output_dict(self) -> dict[str, Array]:
-        """The outputs of the last forward by name; RunError before the first."""
+        """The outputs of the last forward by name."""
         names = self.symbol.list_outputs()
-        if len(self.outputs) < len(names):
-            raise RunError("there are no outputs yet: call forward")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise GraphError(f"two outputs are named {twice!r}: take them from `outputs`")
@@ -326,6 +354,15 @@ def _network(
         dtypes={name: dtype for name, (_, dtype) in types.items()},
     )
     return PlannedNetwork(symbol, request, options)
+
+
+def _viewed(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: viewed(array) for name, array in arrays.items()}
+
+
+def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays as numpy's own, on the same memory."""
+    return {n: np.asarray(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
 
 
 def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[str]) -> Types:

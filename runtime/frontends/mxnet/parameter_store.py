@@ -21,6 +21,7 @@ from runtime.engine.session import Arrays
 from runtime.planning.plan import Plan
 from runtime.transports import Cluster
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError, nearest
+from symgraph.core.seeding import SEEDING
 from symgraph.core.types import Array, TensorType
 from symgraph.frontend.init import Initializer, Mixed
 from symgraph.frontend.optimizer import Optimizer
@@ -45,6 +46,15 @@ class DeviceCopy(NamedTuple):
         return whole if self.shard is None else self.shard.of(whole)
 
 
+class Watch:
+    """Sees every pass before it runs; this one ignores them."""
+
+    def look(
+        self, network: Any, feeds: Mapping[str, Array], train: bool, key: tuple[int, int]
+    ) -> None:
+        """Look at a bound network, what it is fed, its mode and the key of its random numbers."""
+
+
 class FirstValues(NamedTuple):
     """Names of parameters or states, with the values that a user gives for some of them."""
 
@@ -67,6 +77,10 @@ class ParameterStore:
     updates: int
     #: Training passes so far: the key of random numbers.
     steps: int
+    #: Other passes so far, likewise.
+    reads: int
+    #: What is shown of every pass.
+    watch: Watch
     #: The scale of gradients in the next pass.
     loss_scale: LossScale
     #: By rank, what workers share that never run at the same time.
@@ -76,7 +90,7 @@ class ParameterStore:
         self,
         cluster: Cluster,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         loss_scale: LossScale = UNSCALED,
         trains: bool = True,
     ) -> None:
@@ -84,16 +98,17 @@ class ParameterStore:
 
         Args:
             cluster: The ranks that run the networks; all are local.
-            seed: The key of first values and random numbers.
+            seed: The key of first values and random numbers; None: that of `mx.random.seed`.
             loss_scale: The first loss scale.
             trains: Whether networks change parameters: then each replica has an array of its own,
                 and matrix products share the cores out among ranks.
         """
-        self.cluster, self.seed = cluster, seed
+        self.cluster, self._seed, self._generation = cluster, seed, SEEDING.generation
         self.arrays, self.grads, self.device_copies, self.states = {}, {}, {}, {}
         self.ready = False  # whether parameters have values
         self.optimizer: Optimizer | None = None
-        self.updates = self.steps = 0
+        self.updates = self.steps = self.reads = 0
+        self.watch = Watch()
         self._first_scale = self.loss_scale = loss_scale
         self.resources = {rank: RankResources() for rank in cluster.ranks}
         self._trains = trains
@@ -220,6 +235,22 @@ class ParameterStore:
         self._set_states(after, states)
 
     # -- passes ------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """The key of first values and random numbers; setting it begins with pass 0 again."""
+        return SEEDING.seed if self._seed is None else self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed, self.steps, self.reads = seed, 0, 0
+
+    def next_key(self, *, train: bool) -> tuple[int, int]:
+        """Return the key of the next pass' random numbers: the seed, and the number of the pass."""
+        if self._seed is None and self._generation != SEEDING.generation:
+            self._generation, self.steps, self.reads = SEEDING.generation, 0, 0
+        self.reads += not train
+        return self.seed, self.steps if train else self.reads - 1
 
     def cores(self) -> AbstractContextManager[object]:
         """Limit matrix products to this process's cores shared out among ranks."""

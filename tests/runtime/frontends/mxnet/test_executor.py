@@ -16,6 +16,7 @@ from symgraph.core.context import Context, cpu, gpu
 from symgraph.core.errors import GraphError, PlacementError, RunError, ShapeError
 from symgraph.core.reference import evaluate
 from symgraph.core.registry import Env
+from symgraph.core.seeding import SEEDING
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.lower import lower
@@ -179,18 +180,21 @@ def test_random_nets_on_three_devices(seed):
                 np.testing.assert_allclose(targets[name], grads[name], 1e-11, 1e-11)
 
 
-def test_outputs_are_copies_and_arguments_are_shared():
+def test_outputs_are_written_in_place_and_arguments_are_shared():
+    """As in MXNet, scripts take the arrays of outputs before the first forward."""
     x = np.array([1.0, 2.0])
     with bind(sym.identity(sym.Variable("x"), name="y"), cpu(), {"x": x}) as executor:
-        (first,) = executor.forward()
+        (first,) = executor.outputs
+        assert (first.shape, first.dtype) == ((2,), np.float64)
+        executor.forward()
         x[:] = 5  # the caller's own array is the argument
         assert (executor.outputs[0] == [1, 2]).all()
         assert (executor.forward()[0] == 5).all()
         executor.arg_dict["x"][:] = 7
         assert (executor.forward()[0] == 7).all()
         assert (x == 7).all()
-        assert (first == [1, 2]).all()
-        assert executor.output_dict.keys() == {"y_output"}
+        assert (first.asnumpy() == 7).all()
+        assert executor.output_dict["y_output"] is first is executor.outputs[0]
 
 
 def test_keywords_of_forward_are_copied_into_arguments():
@@ -210,14 +214,12 @@ def test_evaluation_and_training_take_turns(groups):
     """Pipelines 16: eval, train, eval, on one executor."""
     with simple_bind(net(), cpu(0), group2ctx=groups, data=(5, 4)) as executor:
         executor.copy_params_from(net_values())
-        before = on_host(executor.forward()[0])
-        after = on_host(executor.forward(is_train=True)[0])
+        before = on_host(executor.forward()[0]).copy()
+        after = on_host(executor.forward(is_train=True)[0]).copy()
         executor.backward()
-        again = on_host(executor.forward(is_train=False)[0])
+        again = on_host(executor.forward(is_train=False)[0]).copy()
         assert same(before, after)
         assert same(before, again)
-        with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before it"):
-            executor.backward()
 
 
 @placed
@@ -231,6 +233,68 @@ def test_forward_may_train_twice_before_backward(groups):
         executor.backward()
     _, grads = reference(net(), arrays, ["fc2_weight"])
     np.testing.assert_allclose(targets["fc2_weight"], grads["fc2_weight"], 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize("heads", [[[2.0, 3.0]], {"y_output": [2.0, 3.0]}, np.array([2.0, 3.0])])
+def test_gradients_of_a_forward_that_did_not_train(heads):
+    """MXNet's scripts call `forward()` and `backward(heads)`: dropout is then no dropout."""
+    half = sym.Dropout(sym.square(sym.Variable("x")), p=0.5)
+    with simple_bind(sym.identity(half, name="y"), x=(2,)) as executor:
+        executor.forward(x=np.array([1.0, 5.0]))
+        executor.backward(heads, is_train=False)
+        assert executor.grad_dict["x"].asnumpy().tolist() == [4, 30]
+        assert executor.outputs[0].asnumpy().tolist() == [1, 25]
+        with pytest.raises(RunError, match="backward needs a forward before it, which it uses up"):
+            executor.backward(heads)
+
+
+def test_normalization_that_does_not_train_has_the_gradient_of_what_it_computes():
+    x = np.random.default_rng(0).standard_normal((5, 3))
+    net = sym.BatchNorm(sym.Variable("x"), fix_gamma=False, eps=1e-5, name="n")
+    with simple_bind(net, type_dict={"x": "float64"}, x=(5, 3)) as executor:
+        executor.copy_params_from({"n_gamma": [2.0, 3, 4]}, {"n_moving_var": [1.0, 4, 9]})
+        executor.forward(x=x)
+        executor.backward(np.ones((5, 3)))
+        slope = np.array([2 / 1, 3 / 2, 4 / 3])
+        np.testing.assert_allclose(executor.grad_dict["x"], np.tile(slope, (5, 1)), rtol=1e-4)
+        assert executor.aux_dict["n_moving_mean"].asnumpy().tolist() == [0, 0, 0]
+
+
+def test_head_gradients_by_name_are_checked():
+    with simple_bind(sym.identity(sym.Variable("x"), name="y"), x=(2,)) as executor:
+        executor.forward()
+        with pytest.raises(GraphError, match="backward: no output 'y'; known: 'y_output'"):
+            executor.backward({"y": np.ones(2)})
+
+
+def test_the_seed_of_dropout():
+    """An executor's own, and that of mx.random.seed for one that has none."""
+    net = sym.Dropout(sym.Variable("x"), p=0.5)
+    with simple_bind(net, x=(64,)) as one, simple_bind(net, x=(64,)) as two:
+
+        def drawn(executor):
+            return [executor.forward(is_train=True, x=np.ones(64))[0].tobytes() for _ in range(2)]
+
+        SEEDING.set(3)
+        first, second = drawn(one)
+        assert first != second
+        assert drawn(two) == [first, second]
+        SEEDING.set(4)
+        other = drawn(one)
+        assert other != [first, second]
+        two.seed = 3
+        assert (two.seed, drawn(two)) == (3, [first, second])
+        SEEDING.set(3)
+        assert drawn(one) == [first, second]
+        assert drawn(two) != [first, second]  # it goes on
+        SEEDING.set(0)
+
+
+def test_arguments_without_gradients_give_none():
+    with simple_bind(sym.MakeLoss(sym.Variable("x")), grad_req="null", x=(2,)) as executor:
+        assert executor.grad_dict["x"] is None
+        with pytest.raises(KeyError):
+            executor.grad_dict["y"]
 
 
 def test_backward_is_done_once():
@@ -438,9 +502,6 @@ def test_arrays_are_in_the_order_of_names():
             assert [id(a) for a in arrays] == [id(a) for a in getattr(executor, table).values()]
         assert executor.grad_arrays[:2] == [None, None]
         assert executor.grad_arrays[2] is executor.grad_dict["norm_beta"]
-        with pytest.raises(RunError, match="there are no outputs yet: call forward"):
-            executor.output_dict  # noqa: B018
-        executor.forward()
         assert executor.output_dict["norm_output"] is executor.outputs[0]
 
 

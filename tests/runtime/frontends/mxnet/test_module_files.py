@@ -235,7 +235,7 @@ def test_what_must_come_before_is_named():
     module.init_params()
     with pytest.raises(RunError, match="there is no optimizer yet: call init_optimizer"):
         module.train_batch(next(batches()))
-    with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before"):
+    with pytest.raises(RunError, match="backward needs a forward before"):
         module.backward()
     with pytest.raises(RunError, match="there are no outputs yet"):
         module.get_outputs()
@@ -344,7 +344,7 @@ def test_gradients_are_computed_once():
     with ready() as module:
         module.forward_backward(next(batches()))
         first = module.grad_dict["fc1_weight"].copy()
-        with pytest.raises(RunError, match=r"backward needs a forward\(is_train=True\) before"):
+        with pytest.raises(RunError, match="backward needs a forward before"):
             module.backward()
         module.forward_backward(next(batches()))
         assert module.grad_dict["fc1_weight"].tobytes() == first.tobytes()
