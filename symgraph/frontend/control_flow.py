@@ -81,9 +81,7 @@ def foreach(
         raise GraphError(
             f"foreach: the body returns states {after!r}, which are not nested as {init_states!r}"
         )
-    heads = [symbol.one("an output of foreach's body") for symbol in (*outputs, *ends)]
-    own = [v.entries[0].node for v in variables]
-    network, closed = _cut(heads, own, scope.get(None)[BODY])
+    network, closed = _cut([*outputs, *ends], variables, scope.get(None)[BODY])
     counts = {"num_data": len(slices), "num_states": len(states), "num_closed": len(closed)}
     inputs = [*slices, *states, *(Symbol([e]) for e in closed)]
     text = Symbol(network).tojson()
@@ -117,18 +115,20 @@ def _variable(name: str) -> Symbol:
     return Symbol([Entry(SymNode(name, None, AttrScope.current().get(None)))])
 
 
-def _cut(heads: list[Entry], own: list[SymNode], mark: str) -> tuple[list[Entry], list[Entry]]:
+def _cut(made: list[Symbol], variables: list[Symbol], mark: str) -> tuple[list[Entry], list[Entry]]:
     """Separate what is made inside a body from the network around it.
 
     Args:
-        heads: the body's outputs and new states.
-        own: the variables of its data and states.
+        made: the body's outputs and new states.
+        variables: those of its data and states.
         mark: the value of the attribute BODY of what is made inside.
 
     Returns:
         The body as a network of its own, whose variables from outside are called arg0, arg1, ...;
         and the outputs outside that these stand for.
     """
+    heads = [symbol.one("an output of foreach's body") for symbol in made]
+    own = [v.entries[0].node for v in variables]
     copies = {id(node): SymNode(node.name, None, {}) for node in own}
     closed: dict[tuple[int, int], tuple[Entry, SymNode]] = {}
 
