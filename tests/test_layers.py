@@ -23,6 +23,7 @@ ORDER = (
     "symgraph.ops",
     "symgraph.passes",
     "symgraph.frontend",
+    "symgraph.frontend.optimizer",
     "symgraph.rnn",
     "symgraph.interchange",
     "symgraph.interchange.onnx",

@@ -47,11 +47,11 @@ def update(
     scale: float,
     attrs: Mapping[str, str],
 ) -> None:
-    """Call `optimizer.update` on one parameter's arrays; SGD and Adam run as kernels."""
+    """Call `optimizer.apply` on one parameter's arrays; SGD and Adam run as kernels."""
     kind, number = type(optimizer), weight.dtype.type
     writeable = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
     if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not writeable:
-        optimizer.update(xp, name, weight, grad, state, count, scale, attrs)
+        optimizer.apply(xp, name, weight, grad, state, count, scale, attrs)
         return
     optimizer.check(name, weight, grad, state, count)
     rate, decay = optimizer.step_rates(name, count, attrs)

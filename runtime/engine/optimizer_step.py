@@ -21,10 +21,10 @@ from runtime.planning.plan import Plan
 from symgraph.core.batch_layout import PARTIAL
 from symgraph.core.errors import ConfigError, GraphError
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer import OPTIMIZERS, Optimizer, global_norm_scale
+from symgraph.frontend.optimizer import Optimizer, global_norm_scale
 from symgraph.passes.batching import assemble
 from symgraph.passes.loss_scale import LossScale
-from symgraph.passes.shards import parameter_of
+from symgraph.passes.shards import Shard, parameter_of
 
 
 def local_scalars(rank: Rank) -> dict[str, float]:
@@ -108,7 +108,7 @@ class OptimizerStep:
         self.optimizer = optimizer
         self.on_nan, self.diverged = on_nan, False
         self.clip = clip
-        self.updates = 0
+        self.updates = optimizer.begin_num_update
         self.states = {}
         self.stop = self.stopped = False
         self.saved = self.saved_sum = 0.0
@@ -126,13 +126,24 @@ class OptimizerStep:
         self._norms = clip is not None or self.loss_scale.dynamic
         sharded = plan.options.shard_optimizer
         self._pieces = own_pieces(plan.partition) if sharded else {}
-        if self._pieces and not optimizer.by_element:
-            raise ConfigError(
-                f"shard_optimizer: {type(optimizer).__name__} needs whole parameters for its "
-                "update, so replicas cannot update a part each; leave it out, or use one of "
-                f"{', '.join(OPTIMIZERS)}"
-            )
+        if not optimizer.by_element:
+            self._require_whole(type(optimizer).__name__, shards)
         self._sums: ReplicaSums | None = None
+
+    def _require_whole(self, rule: str, shards: Mapping[str, Shard]) -> None:
+        """Raise ConfigError if a parameter is updated in parts, by a rule that is not for parts."""
+        cut = next((n for n in self._names if n in shards and not shards[n].is_whole), None)
+        if self._pieces:
+            why = f"shard_optimizer: {rule} needs whole parameters for its update, so replicas "
+            raise ConfigError(
+                f"{why}cannot update a part each; leave it out, or use another optimizer, such as "
+                "sgd or adam"
+            )
+        if cut is not None:
+            raise ConfigError(
+                f"{rule} needs whole parameters for its update, but {cut!r} is a shard of one: do "
+                "not shard its group, or use another optimizer, such as sgd or adam"
+            )
 
     def feeds(
         self, plans: Sequence[Plan], batches: Sequence[Mapping[str, Array]]

@@ -162,11 +162,12 @@ class TrainConfig(Section):
     """How the weights are updated, and for how long: until the first limit is reached."""
 
     optimizer: str = "sgd"
-    """Update rule: sgd, nag, adam or rmsprop."""
+    """Update rule: sgd, nag, signum, sgld, adam, adamax, nadam, rmsprop, adagrad, adadelta, ftrl,
+    ftml or lamb."""
     learning_rate: Positive | None = None
     """Learning rate, before any lr_schedule; null: the optimizer's default."""
     momentum: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0
-    """Momentum of sgd and nag."""
+    """Momentum of sgd, nag and signum (0: the rule's own default)."""
     weight_decay: NotNegative = 0.0
     """L2 penalty on the weights."""
     lr_schedule: LrSchedule | None = None

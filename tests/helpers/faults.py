@@ -82,7 +82,7 @@ register(
 class FaultySGD(SGD):
     """Descent that fails at parameters with an attribute `__fault__`, such as "raise 2"."""
 
-    def update(
+    def apply(
         self,
         xp: Any,
         name: str,
@@ -93,11 +93,11 @@ class FaultySGD(SGD):
         scale: float = 1.0,
         attrs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """See `Optimizer.update`."""
+        """See `Optimizer.apply`."""
         how, step = (lookup(attrs, "__fault__") or "never -1").split()
         if update_count == int(step) + 1:
             fail(how)
-        super().update(xp, name, weight, grad, state, update_count, scale, attrs)
+        super().apply(xp, name, weight, grad, state, update_count, scale, attrs)
 
 
 OPTIMIZERS["faulty"] = FaultySGD

@@ -226,8 +226,8 @@ def test_weights_are_spread_after_the_updates_and_cost_what_sums_do():
 class Normed(SGD):
     """A rule with a quantity of the whole parameter."""
 
-    def update(self, xp: Any, name: str, weight: Any, grad: Any, *args: Any, **kw: Any) -> None:
-        super().update(xp, name, weight, grad / np.linalg.norm(grad), *args, **kw)
+    def apply(self, xp: Any, name: str, weight: Any, grad: Any, *args: Any, **kw: Any) -> None:
+        super().apply(xp, name, weight, grad / np.linalg.norm(grad), *args, **kw)
 
 
 def test_a_rule_that_needs_whole_parameters_is_refused():

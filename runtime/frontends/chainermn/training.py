@@ -70,7 +70,7 @@ class MultiNodeOptimizer:
             weight, state = self._params[name], self._states[name]
             with beside(weight):
                 xp = module_of(weight)
-                self.optimizer.update(xp, name, weight, mean, state, self.count)
+                self.optimizer.apply(xp, name, weight, mean, state, self.count)
 
 
 def create_multi_node_optimizer(

@@ -278,7 +278,7 @@ class ParameterStore:
         """Train with an optimizer from now on, whose states are zero."""
         self.optimizer = optimizer
         self.states.clear()
-        self.updates, self.loss_scale = 0, self._first_scale
+        self.updates, self.loss_scale = optimizer.begin_num_update, self._first_scale
 
     def lend(self, steps: Mapping[int, OptimizerStep]) -> None:
         """Make the optimizer steps of all ranks continue on this store's states."""

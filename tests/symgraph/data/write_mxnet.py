@@ -2,8 +2,8 @@
 
     PYTHON_WITH_MXNET tests/symgraph/data/write_mxnet.py
 
-Writes mxnet_rnn.npz, mxnet_module.npz, mxnet.params and mxnet_list.params beside itself.
-Needs MXNet 1.9.1 alone.
+Writes mxnet_rnn.npz, mxnet_module.npz, mxnet_optimizers.npz, mxnet.params and mxnet_list.params
+beside itself. Needs MXNet 1.9.1 alone.
 """
 
 import json
@@ -70,6 +70,7 @@ def main():
     mx.nd.save(str(HERE / "mxnet_list.params"), unnamed)
 
     np.savez_compressed(HERE / "mxnet_module.npz", **trained())
+    np.savez_compressed(HERE / "mxnet_optimizers.npz", **updated())
 
 
 def trained():
@@ -88,6 +89,9 @@ def trained():
         "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
         "adam": {"learning_rate": 0.05},
         "rmsprop": {"learning_rate": 0.01, "clip_gradient": 0.1},
+        "adagrad": {"learning_rate": 0.1, "wd": 0.01},
+        "ftrl": {"wd": 0.01},
+        "lamb": {"learning_rate": 0.05, "wd": 0.01},
     }
     for kind, settings in optimizers.items():
         x = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=8, name="fc1")
@@ -111,6 +115,44 @@ def trained():
         arrays[f"{kind}/settings"] = np.array(json.dumps(settings))
         arrays[f"{kind}/predicted"] = module.predict(batches).asnumpy()
         arrays |= {f"{kind}/{n}": a.asnumpy() for n, a in module.get_params()[0].items()}
+    return arrays
+
+
+UPDATES = {
+    "sgd": [{}, {"momentum": 0.9}],
+    "nag": [{"momentum": 0.9, "wd": 0.0}],  # its decay of the momentum reads the new weight
+    "adam": [{}],
+    "rmsprop": [{}, {"centered": True, "gamma2": 0.5}, {"clip_weights": 0.75}],
+    "adagrad": [{}, {"eps": 0.01}],
+    "adadelta": [{}, {"rho": 0.7, "epsilon": 0.001}],
+    "adamax": [{}],
+    "ftml": [{}, {"beta1": 0.3, "epsilon": 0.01}],
+    "ftrl": [{}, {"lamda1": 0.5, "beta": 0.3}],
+    "lamb": [{}, {"lower_bound": 2.0, "upper_bound": 3.0, "bias_correction": False}],
+    "nadam": [{}, {"schedule_decay": 0.1, "beta1": 0.7}],
+    "signum": [{}, {"wd_lh": 0.1}, {"momentum": 0.0}],
+}
+
+
+def updated():
+    """A weight after each of 4 updates, for each optimizer and its settings."""
+    rng = np.random.RandomState(2)
+    weight = rng.normal(size=(3, 4)).astype("float32")
+    grads = rng.normal(size=(4, 3, 4)).astype("float32")
+    arrays = {"weight": weight, "grads": grads}
+    common = {"learning_rate": 0.1, "wd": 0.05, "rescale_grad": 0.5}
+    for kind, cases in UPDATES.items():
+        for number, own in enumerate(cases):
+            for clip in (None, 0.3):
+                settings = {**common, **own, **({} if clip is None else {"clip_gradient": clip})}
+                updater = mx.optimizer.get_updater(mx.optimizer.create(kind, **settings))
+                here, found = mx.nd.array(weight), []
+                for grad in grads:
+                    updater(0, mx.nd.array(grad), here)
+                    found.append(here.asnumpy())
+                key = f"{kind}/{number}/{clip}"
+                arrays[key] = np.array(found)
+                arrays[f"{key}/settings"] = np.array(json.dumps(settings))
     return arrays
 
 

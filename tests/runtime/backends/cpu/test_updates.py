@@ -51,7 +51,7 @@ def test_updates_are_the_optimizers(name, settings, decay, clip, dtype):
     arrays = [numbers((3, 1003), dtype, 9) for _ in range(2)]
     states = [made.state("a_weight", array) for array in arrays]
     for count, grad in enumerate(grads, 1):
-        made.update(np, "a_weight", arrays[0], grad, states[0], count, scale=0.7)
+        made.apply(np, "a_weight", arrays[0], grad, states[0], count, scale=0.7)
         update(np, made, "a_weight", arrays[1], grad, states[1], count, 0.7, {})
     tolerance = {"float32": 3e-6, "float64": 1e-13}[dtype]
     for key, state in states[0].items():

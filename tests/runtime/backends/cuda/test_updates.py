@@ -75,7 +75,7 @@ def test_updates_are_the_optimizers(cupy, name, settings, decay, clip, dtype):
     other = {slot: on_gpu(zeros) for slot, zeros in own.items()}
     for count in range(1, 4):
         grad = numbers((3, 303), dtype, count)
-        made.update(np, "a_weight", here, grad, own, count, scale=0.7)
+        made.apply(np, "a_weight", here, grad, own, count, scale=0.7)
         update(cupy, made, "a_weight", there, on_gpu(grad), other, count, 0.7, {})
     near = {"float32": 3e-6, "float64": 1e-13}[dtype]
     for slot, array in other.items():

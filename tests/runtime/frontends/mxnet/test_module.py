@@ -43,7 +43,7 @@ def mxnet() -> Any:
 
 @everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("micro_batches", [1, 3])
-@pytest.mark.parametrize("kind", ["sgd", "adam", "rmsprop"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "rmsprop", "adagrad", "ftrl", "lamb"])
 def test_fit_learns_what_mxnet_learns(kind, micro_batches, groups, mxnet):
     """Parameters, metrics after each batch and predictions, with the last batch padded."""
     figures: list[list[float]] = []
