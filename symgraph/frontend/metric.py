@@ -6,6 +6,7 @@ mean of means, so it does not depend on how the samples are split into batches.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,112 +16,9 @@ import numpy
 
 from symgraph.core.errors import GraphError, ShapeError, nearest
 from symgraph.core.types import Array
-
-Names = Sequence[str] | None
-
-
-class EvalMetric:
-    """A running average: `sum_metric` divided by `num_inst` (`mx.metric.EvalMetric`).
-
-    There are two averages: one since `reset_local`, and one (`global_sum_metric`,
-    `global_num_inst`) since `reset`. A subclass implements `measure`, or an `update` that adds to
-    `sum_metric` and `num_inst`.
-
-    Args:
-        name: the metric's name in messages.
-        output_names: the module's outputs to use; None: all.
-        label_names: the module's labels to use; None: all.
-    """
-
-    global_sum_metric = 0.0  # for subclasses whose `reset` does not set them
-    global_num_inst = 0
-
-    def __init__(self, name: str, output_names: Names = None, label_names: Names = None) -> None:
-        self.name = name
-        self.output_names = output_names
-        self.label_names = label_names
-        self.reset()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {dict(self.get_name_value())}>"
-
-    def __str__(self) -> str:
-        return f"EvalMetric: {dict(self.get_name_value())}"
-
-    def reset(self) -> None:
-        """Reset both averages."""
-        self.global_sum_metric = 0.0
-        self.global_num_inst = 0
-        self.reset_local()
-
-    def reset_local(self) -> None:
-        """Reset the local average, but not the one that `get_global` returns."""
-        self.sum_metric = 0.0
-        self.num_inst = 0
-
-    def accumulate(self, sum_metric: float, num_inst: int) -> None:
-        """Add a sum and a count from elsewhere, such as another rank's metric or a loss node."""
-        self.sum_metric += sum_metric
-        self.num_inst += num_inst
-        self.global_sum_metric += sum_metric
-        self.global_num_inst += num_inst
-
-    def update_dict(self, labels: Mapping[str, Array], preds: Mapping[str, Array]) -> None:
-        """Add a batch of a module's labels and outputs, by name.
-
-        Raises GraphError if one of `output_names` or `label_names` is missing.
-        """
-        self.update(
-            _select(self.name, "label", labels, self.label_names),
-            _select(self.name, "output", preds, self.output_names),
-        )
-
-    def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
-        """Add a batch: one array each, or lists of equally many arrays.
-
-        Raises ShapeError if the numbers of arrays differ.
-        """
-        pairs = _host_arrays(labels), _host_arrays(preds)
-        if len(pairs[0]) != len(pairs[1]):
-            raise ShapeError(
-                f"metric {self.name!r}: {len(pairs[0])} arrays of labels for {len(pairs[1])} of "
-                f"predictions; choose with output_names= and label_names="
-            )
-        for label, pred in zip(*pairs, strict=True):
-            self.accumulate(*self.measure(label, pred))
-
-    def get(self) -> tuple[Any, Any]:
-        """Return (name, value), or two lists; the value is nan while the count is 0."""
-        return self.name, self.value(self.sum_metric / self.num_inst) if self.num_inst else math.nan
-
-    def get_global(self) -> tuple[Any, Any]:
-        """Return what `get` does, since `reset`; needs an `update` that calls `accumulate`."""
-        total, count = self.global_sum_metric, self.global_num_inst
-        return (self.name, self.value(total / count)) if count else self.get()
-
-    def get_name_value(self) -> list[tuple[str, float]]:
-        """Return `get` as a list of (name, value)."""
-        return _pairs(*self.get())
-
-    def get_global_name_value(self) -> list[tuple[str, float]]:
-        """Return `get_global` as a list of (name, value)."""
-        return _pairs(*self.get_global())
-
-    @property
-    def parts(self) -> list[EvalMetric]:
-        """The metrics with a sum and a count of their own: this one."""
-        return [self]
-
-    def value(self, mean: float) -> float:
-        """Compute the metric from the average."""
-        return mean
-
-    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        """Return (sum, count) of one pair of arrays."""
-        raise NotImplementedError(
-            f"metric {self.name!r}: {type(self).__name__} implements neither measure(label, pred) "
-            "nor update(labels, preds)"
-        )
+from symgraph.frontend.metric_base import EvalMetric as EvalMetric
+from symgraph.frontend.metric_base import Names, host_arrays
+from symgraph.frontend.metric_tables import F1, MCC, PCC, PearsonCorrelation
 
 
 class Accuracy(EvalMetric):
@@ -130,7 +28,7 @@ class Accuracy(EvalMetric):
     """
 
     def __init__(self, axis: int = 1, name: str = "accuracy", **names: Names) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, **names, axis=axis)
         self.axis = axis
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -154,7 +52,7 @@ class Perplexity(EvalMetric):
     def __init__(
         self, ignore_label: int | None, axis: int = -1, name: str = "perplexity", **names: Names
     ) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, **names, ignore_label=ignore_label, axis=axis)
         self.ignore_label = ignore_label
         self.axis = axis
 
@@ -170,7 +68,7 @@ class CrossEntropy(EvalMetric):
     """The mean of -log(p(label) + eps) (`mx.metric.CrossEntropy`), classes along the last axis."""
 
     def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Names) -> None:
-        super().__init__(name, **names)
+        super().__init__(name, **names, eps=eps)
         self.eps = eps
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -193,7 +91,8 @@ class TopKAccuracy(EvalMetric):
     """
 
     def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Names) -> None:
-        super().__init__(f"{name}_{top_k}", **names)
+        ending = f"_{top_k}"  # `get_config` has it already
+        super().__init__(name.removesuffix(ending) + ending, **names, top_k=top_k)
         if top_k < 2:
             raise GraphError(f"TopKAccuracy: top_k is {top_k}; use Accuracy for less than 2")
         self.top_k = top_k
@@ -206,29 +105,6 @@ class TopKAccuracy(EvalMetric):
         best = numpy.argsort(pred, axis=1, kind="stable")[:, -self.top_k :]
         right = best == label.reshape(-1, 1).astype(numpy.int64)
         return float(numpy.count_nonzero(right)), label.size
-
-
-class F1(EvalMetric):
-    """The F1 score of class 1 of two classes, over all samples (`mx.metric.F1`).
-
-    It is 2 / (1 / precision + 1 / recall), as MXNet's with average="micro". Predictions are scores
-    of shape (N, 2); labels are 0 or 1.
-    """
-
-    def __init__(self, name: str = "f1", **names: Names) -> None:
-        super().__init__(name, **names)
-
-    def measure(self, label: Array, pred: Array) -> tuple[float, int]:
-        """Return twice the true positives, and the positives plus the predicted positives."""
-        truth = label.reshape(-1).astype(numpy.int64)
-        if pred.shape != (truth.size, 2) or not numpy.isin(truth, (0, 1)).all():
-            raise ShapeError(
-                f"metric {self.name!r}: labels {label.shape} must be 0 or 1, and predictions "
-                f"scores of two classes, not {pred.shape}"
-            )
-        predicted = pred.argmax(axis=1)
-        true_positives = numpy.count_nonzero(truth & predicted)
-        return 2.0 * true_positives, int(truth.sum() + predicted.sum())
 
 
 class _Difference(EvalMetric):
@@ -287,7 +163,7 @@ class Loss(EvalMetric):
         super().__init__(name, **names)
 
     def update(self, labels: Any, preds: Array | Sequence[Array]) -> None:
-        for pred in _host_arrays(preds):
+        for pred in host_arrays(preds):
             self.accumulate(*self.measure(pred, pred))
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -317,12 +193,12 @@ class CustomMetric(EvalMetric):
     ) -> None:
         function = str(getattr(feval, "__name__", type(feval).__name__))
         default = f"custom({function})" if "<" in function else function
-        super().__init__(name or default, **names)
+        super().__init__(name or default, **names, allow_extra_outputs=allow_extra_outputs)
         self._feval = feval
         self._extra = allow_extra_outputs
 
     def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
-        labels, preds = _host_arrays(labels), _host_arrays(preds)
+        labels, preds = host_arrays(labels), host_arrays(preds)
         count = min(len(labels), len(preds)) if self._extra else None
         super().update(labels[:count], preds[:count])
 
@@ -342,6 +218,18 @@ class CompositeEvalMetric(EvalMetric):
     ) -> None:
         self.metrics = [create(metric) for metric in metrics or ()]
         super().__init__(name, **names)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "metrics": [m.get_config() for m in self.metrics]}
+
+    def get_metric(self, index: int) -> EvalMetric:
+        """Return one of the metrics; ValueError if there is none of this number (MXNet)."""
+        try:
+            return self.metrics[index]
+        except IndexError:
+            raise ValueError(
+                f"metric {index} is out of range: there are {len(self.metrics)}"
+            ) from None
 
     def add(self, metric: Metric) -> None:
         """Append a metric, given as for `create`."""
@@ -389,6 +277,12 @@ METRICS: dict[str, type[EvalMetric]] = {
     "top_k_accuracy": TopKAccuracy,
     "top_k_acc": TopKAccuracy,
     "f1": F1,
+    "mcc": MCC,
+    "pcc": PCC,
+    "pearsoncorrelation": PearsonCorrelation,
+    "pearsonr": PearsonCorrelation,
+    "composite": CompositeEvalMetric,
+    "compositeevalmetric": CompositeEvalMetric,
     "mae": MAE,
     "mse": MSE,
     "rmse": RMSE,
@@ -397,13 +291,30 @@ METRICS: dict[str, type[EvalMetric]] = {
 Metric = str | EvalMetric | Callable[[Array, Array], Any]
 
 
-def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
+def register(kind: type[EvalMetric]) -> type[EvalMetric]:
+    """Register a metric under its class's name, for `create` (`mx.metric.register`)."""
+    METRICS[kind.__name__.lower()] = kind
+    return kind
+
+
+def alias(*aliases: str) -> Callable[[type[EvalMetric]], type[EvalMetric]]:
+    """Register a metric under its class's name and others (`mx.metric.alias`)."""
+
+    def with_aliases(kind: type[EvalMetric]) -> type[EvalMetric]:
+        METRICS.update({name.lower(): kind for name in aliases})
+        return register(kind)
+
+    return with_aliases
+
+
+def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> EvalMetric:
     """Make a metric; return an existing one unchanged (`mx.metric.create`).
 
     Args:
-        metric: a name in any case, a function of a label and a prediction, a metric, or a list of
-            these.
-        **arguments: arguments of the metric's class.
+        metric: a name in any case, a function of a label and a prediction, a metric, a list of
+            these, or what `get_config` returned, as JSON.
+        *values: arguments of the metric's class by position.
+        **arguments: arguments of the metric's class by name.
 
     Raises:
         GraphError: for an unknown name, or anything else.
@@ -411,18 +322,21 @@ def create(metric: Metric | list[Metric], **arguments: Any) -> EvalMetric:
     if isinstance(metric, EvalMetric):
         return metric
     if isinstance(metric, (list, tuple)):
-        return CompositeEvalMetric(metric, **arguments)
+        return CompositeEvalMetric(metric, *values, **arguments)
+    if isinstance(metric, str) and metric.startswith("{"):
+        arguments = json.loads(metric)
+        metric = arguments.pop("metric")
     if isinstance(metric, type) or not (isinstance(metric, str) or callable(metric)):
         raise GraphError(
             f"{metric!r} is not a metric: pass one such as Accuracy(), a name, a function of a "
             "label and a prediction, or a list of these"
         )
     if not isinstance(metric, str):
-        return CustomMetric(metric, **arguments)
+        return CustomMetric(metric, *values, **arguments)
     metric_class = METRICS.get(metric.lower())
     if metric_class is None:
         raise GraphError(f"unknown metric {metric!r}: {nearest(metric.lower(), METRICS)}")
-    return metric_class(**arguments)
+    return metric_class(*values, **arguments)
 
 
 def np(
@@ -456,24 +370,3 @@ def _probabilities(name: str, label: Array, pred: Array, axis: int, ignore: int 
         )
     probabilities: Array = rows.reshape(-1, classes)[counted, labels].astype(numpy.float64)
     return probabilities
-
-
-def _pairs(names: Any, values: Any) -> list[tuple[str, float]]:
-    if not isinstance(names, list):
-        names, values = [names], [values]
-    return list(zip(names, values, strict=True))
-
-
-def _select(metric: str, what: str, arrays: Mapping[str, Array], names: Names) -> list[Array]:
-    """Return the arrays of these names; all arrays for None."""
-    if names is None:
-        return list(arrays.values())
-    for name in names:
-        if name not in arrays:
-            raise GraphError(f"metric {metric!r}: no {what} {name!r}; {nearest(name, arrays)}")
-    return [arrays[name] for name in names]
-
-
-def _host_arrays(arrays: Array | Sequence[Array]) -> list[Array]:
-    sequence = arrays if isinstance(arrays, (list, tuple)) else [arrays]
-    return [a.get() if hasattr(a, "get") else numpy.asarray(a) for a in sequence]  # CuPy has get()

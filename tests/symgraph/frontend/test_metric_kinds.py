@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 
 from symgraph.core.errors import GraphError, ShapeError
+from symgraph.frontend import metric as metrics
 from symgraph.frontend.metric import (
     F1,
     MAE,
+    MCC,
     MSE,
+    PCC,
     RMSE,
     Accuracy,
     CompositeEvalMetric,
@@ -19,7 +23,9 @@ from symgraph.frontend.metric import (
     EvalMetric,
     Loss,
     NegativeLogLikelihood,
+    PearsonCorrelation,
     TopKAccuracy,
+    alias,
     create,
 )
 from symgraph.frontend.metric import np as of_numpy
@@ -43,6 +49,91 @@ def test_f1_is_of_all_batches_together():
     assert metric.get()[1] == pytest.approx(2 * precision * recall / (precision + recall))
     with pytest.raises(ShapeError, match=r"scores of two classes, not \(3, 3\)"):
         metric.update(np.array([0, 1, 1]), SCORES)
+
+
+BATCHES = [([1, 0, 1, 0], [1, 0, 0, 0]), ([0, 1], [0, 1])]  # labels, predictions
+
+
+@pytest.mark.parametrize(
+    ("kind", "all_together", "by_batch"),
+    # MXNet 1.9.1's values.
+    [("f1", 0.8, 0.8333333333), ("mcc", 0.7071067812, 0.7886751346), ("pcc", 0.7071067812, None)],
+)
+def test_figures_of_two_classes(kind, all_together, by_batch):
+    for average, want in (("micro", all_together), ("macro", by_batch)):
+        if want is None:
+            continue
+        metric = create(kind) if average == "micro" else create(kind, average=average)
+        assert math.isnan(metric.get()[1])
+        for truth, found in BATCHES:
+            metric.update([np.array(truth)], [np.eye(2)[found]])
+        assert metric.get()[1] == pytest.approx(want)
+        assert metric.num_inst == {"micro": 6, "macro": 2}[average]
+
+
+def test_figures_without_a_positive():
+    for metric, want in ((F1(), 0.0), (MCC(), 0.0), (PCC(), math.nan)):
+        metric.update(np.zeros(3), np.eye(2)[[0, 0, 0]])
+        assert metric.get()[1] == pytest.approx(want, nan_ok=True)
+
+
+def test_classes_that_come_later_join_the_table():
+    metric = PCC()
+    metric.update(np.array([0, 1]), np.array([0, 1]))
+    metric.reset_local()
+    metric.update(np.array([2, 0, 1]), SCORES)
+    assert metric.get()[1] == pytest.approx(1.0)
+    metric.update(np.array([4, 0]), np.array([0, 4]))
+    truth, found = np.array([0, 1, 2, 0, 1, 4, 0]), np.array([0, 1, 2, 0, 1, 0, 4])
+    one_hot = [np.eye(5)[x] - np.eye(5)[x].mean(axis=0) for x in (truth, found)]
+    want = (one_hot[0] * one_hot[1]).sum() / math.prod(np.linalg.norm(x) for x in one_hot)
+    assert metric.get_global()[1] == pytest.approx(want)
+
+
+@pytest.mark.parametrize("average", ["micro", "macro"])
+def test_correlation(average):
+    rng = np.random.default_rng(0)
+    pairs = [(rng.standard_normal((n, 2)), rng.standard_normal((n, 2))) for n in (5, 9)]
+    metric = create("pearsonr", average=average)
+    metric.update(*map(list, zip(*pairs, strict=True)))
+    parts = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in pairs]
+    joined = [np.concatenate([p.ravel() for p in x]) for x in zip(*pairs, strict=True)]
+    whole = np.corrcoef(*joined)[0, 1]
+    assert metric.get()[1] == pytest.approx(whole if average == "micro" else np.mean(parts))
+    with pytest.raises(ShapeError, match=r"labels \(2,\) do not fit predictions \(2, 2\)"):
+        metric.update(np.zeros(2), np.eye(2))
+    with pytest.raises(GraphError, match="average='mikro'; did you mean 'micro'"):
+        PearsonCorrelation(average="mikro")
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [Accuracy(axis=0), TopKAccuracy(3), F1("two", "macro"), PCC(), create("perplexity", -1)],
+)
+def test_a_configuration_makes_the_same_metric(metric):
+    again = create(json.dumps(metric.get_config()))
+    assert type(again) is type(metric)
+    assert again.get_config() == metric.get_config()
+    assert again.name == metric.name
+
+
+def test_metrics_of_ones_own_have_names(monkeypatch):
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+
+    @alias("half")
+    class Halved(EvalMetric):
+        def __init__(self, name="halved", **names):
+            super().__init__(name, **names)
+
+        def measure(self, label, pred):
+            return pred.sum() / 2, pred.size
+
+    both = create(["half", "halved"])
+    both.update(np.zeros(2), np.ones(2))
+    assert both.get() == (["halved", "halved"], [0.5, 0.5])
+    assert isinstance(both.get_metric(1), Halved)
+    with pytest.raises(ValueError, match="metric 2 is out of range: there are 2"):
+        both.get_metric(2)
 
 
 @pytest.mark.parametrize(
