@@ -50,7 +50,8 @@ def update(
     """Call `optimizer.apply` on one parameter's arrays; SGD and Adam run as kernels."""
     kind, number = type(optimizer), weight.dtype.type
     writeable = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
-    if kind not in (SGD, Adam) or weight.dtype not in FLOATS or not writeable:
+    whole = kind in (SGD, Adam) and weight.dtype in FLOATS and writeable
+    if not whole or not isinstance(optimizer, SGD | Adam):
         optimizer.apply(xp, name, weight, grad, state, count, scale, attrs)
         return
     optimizer.check(name, weight, grad, state, count)

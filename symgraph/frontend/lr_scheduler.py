@@ -21,8 +21,10 @@ from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.number_checks import require_numbers
 
 
-class LRScheduler(ABC):
+class LRScheduler:
     """Base class of schedules (`mx.lr_scheduler.LRScheduler`).
+
+    A schedule of one's own implements `decayed`, or `__call__` for all updates.
 
     Raises ConfigError for arguments out of range.
     """
@@ -35,6 +37,17 @@ class LRScheduler(ABC):
     warmup_begin_lr: float
     #: "linear" rises to base_lr in equal steps, "constant" stays at warmup_begin_lr.
     warmup_mode: str
+
+    def __init__(
+        self,
+        base_lr: float = 0.01,
+        warmup_steps: int = 0,
+        warmup_begin_lr: float = 0.0,
+        warmup_mode: str = "linear",
+    ) -> None:
+        self.base_lr, self.warmup_steps = base_lr, warmup_steps
+        self.warmup_begin_lr, self.warmup_mode = warmup_begin_lr, warmup_mode
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         require_numbers(self, ConfigError)
@@ -62,9 +75,9 @@ class LRScheduler(ABC):
         rise = (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps
         return self.warmup_begin_lr + rise
 
-    @abstractmethod
     def decayed(self, num_update: int) -> float:
         """Return the learning rate of an update after the warm-up."""
+        raise NotImplementedError(f"{type(self).__name__} has neither decayed nor __call__")
 
     def with_base_lr(self, base_lr: float) -> Self:
         """Return the same schedule with another `base_lr`."""
@@ -150,7 +163,7 @@ class MultiFactorScheduler(LRScheduler):
         return self.base_lr * self.factor ** bisect_left(self.step, num_update)
 
 
-class _Descent(LRScheduler):
+class _Descent(LRScheduler, ABC):
     """final_lr + (base_lr - final_lr) * height(x).
 
     x rises from 0 at the end of the warm-up to 1 at update `max_update`, and stays 1.

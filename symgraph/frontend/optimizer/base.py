@@ -16,6 +16,7 @@ from symgraph.core.number_checks import require_numbers
 from symgraph.core.tags import lookup
 from symgraph.core.types import Array
 from symgraph.frontend.lr_scheduler import LRScheduler, with_base_lr
+from symgraph.frontend.ndarray import viewed
 
 _ONE_AT_A_TIME = threading.Lock()  # for the counts of an optimizer that several ranks share
 
@@ -28,14 +29,15 @@ class Optimizer:
 
         class Descent(Optimizer):
             def create_state(self, index, weight):
-                return np.zeros_like(weight)           # None, an array, or a tuple of arrays
+                return mx.nd.zeros(weight.shape)       # None, an array, or a tuple of arrays
 
             def update(self, index, weight, grad, state):
                 self._update_count(index)
                 state[:] = 0.9 * state + self.rescale_grad * grad
                 weight[:] -= self._get_lr(index) * state
 
-    Sessions call them with numpy's or CuPy's arrays, and with the parameter's name for the index.
+    Sessions call them with arrays of `mx.nd` (on a GPU with CuPy's), and with the parameter's name
+    for the index.
     `Rule` is for those that are formulas of single elements.
 
     Raises ConfigError for settings out of range.
@@ -153,12 +155,15 @@ class Optimizer:
 
     def _probe(self) -> Any:
         """Return a state, whose form is that of every state."""
-        return self.create_state("probe_weight", np.zeros(1, np.float32))
+        return self.create_state("probe_weight", viewed(np.zeros(1, np.float32)))
 
     def state(self, name: str, weight: Array) -> dict[str, Array]:
         """Return the first state of a weight: its arrays by slot."""
-        leaves = _leaves(self.create_state(name, weight))
-        return dict(zip(self.slots(), leaves, strict=True))
+        leaves = _leaves(self.create_state(name, viewed(weight)))
+        return {
+            slot: np.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+            for slot, leaf in zip(self.slots(), leaves, strict=True)
+        }
 
     def apply(
         self,
@@ -183,12 +188,12 @@ class Optimizer:
             scale: factor of the gradient, such as that of `global_norm_scale`.
             attrs: the variable's attributes, with `lr_mult` and `wd_mult`.
         """
-        leaves = iter(state.values())
+        leaves = map(viewed, state.values())
         with _ONE_AT_A_TIME:
             self._attributes[name] = attrs
             self._index_update_count[name] = update_count - 1
             made = _filled(self._probe(), leaves)
-            self.update(name, weight, grad * scale, made)
+            self.update(name, viewed(weight), viewed(grad * scale), made)
 
     # -- MXNet's calls -----------------------------------------------------------------------
 

@@ -196,14 +196,11 @@ class Rule(Optimizer, ABC):
         self._update_count(index)
         count, name = self._index_update_count[index], self._name_of(index)
         given = state if isinstance(state, (tuple, list)) else () if state is None else (state,)
-        w, g, *arrays = map(_host, (weight, grad, *given))
+        w, g, *arrays = map(np.asarray, (weight, grad, *given))  # on the same memory
         slots = dict(zip(self.slots(), arrays, strict=True))
         self.check(name, w, g, slots, count)
         lr, wd = self.step_rates(name, count, self._attributes_of(index))
         self._compute(np, name, (w, g, slots), float(self.rescale_grad), Now(lr, wd, count))
-        for changed, array in zip((weight, *given), (w, *arrays), strict=True):
-            if changed is not array:
-                changed[:] = array
 
 
 def add_product(xp: ModuleType, total: Array, array: Array, factor: float, spare: Array) -> None:
@@ -211,11 +208,6 @@ def add_product(xp: ModuleType, total: Array, array: Array, factor: float, spare
     if factor:
         xp.multiply(array, factor, out=spare)
         total += spare
-
-
-def _host(array: Any) -> Array:
-    """Return an array of numpy, or the values of one that is not."""
-    return array if isinstance(array, np.ndarray) else np.array(array.asnumpy())
 
 
 def _check_arrays(name: str, weight: Array, grad: Array, state: Mapping[str, Array]) -> None:

@@ -47,7 +47,7 @@ class Updater:
         arrays: dict[str, Any] = {}
         forms: dict[str, int] = {}
         for index, state in self.states.items():
-            leaves = [_host(leaf) for leaf in _leaves(state)]
+            leaves = [np.asarray(leaf) for leaf in _leaves(state)]
             forms[repr(index)] = len(leaves)
             arrays |= {f"{index!r}/{at}": leaf for at, leaf in enumerate(leaves)}
         file = io.BytesIO()
@@ -65,7 +65,3 @@ class Updater:
 def get_updater(optimizer: Optimizer) -> Updater:
     """Return an `Updater` of the optimizer (`mx.optimizer.get_updater`)."""
     return Updater(optimizer)
-
-
-def _host(array: Any) -> Any:
-    return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)

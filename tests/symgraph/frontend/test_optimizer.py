@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import ConfigError, DTypeError, GraphError, RunError, ShapeError
-from symgraph.frontend import optimizer
+from symgraph.frontend import nd, optimizer
 from symgraph.frontend.lr_scheduler import CosineScheduler, FactorScheduler, LRScheduler
 from symgraph.frontend.optimizer import (
     FTML,
@@ -140,9 +140,9 @@ def test_updates_are_mxnets(mxnet):
     assert {key.split("/")[0] for key in keys} == OPTIMIZERS.keys() - {"ccsgd", "sgld", "faulty"}
     for key in keys:
         made = optimizer.create(key.split("/")[0], **json.loads(str(mxnet[f"{key}/settings"])))
-        updater, weight = optimizer.get_updater(made), mxnet["weight"].copy()
+        updater, weight = optimizer.get_updater(made), nd.array(mxnet["weight"])
         for grad, want in zip(mxnet["grads"], mxnet[key], strict=True):
-            updater(0, grad, weight)
+            updater(0, nd.array(grad), weight)
             np.testing.assert_allclose(weight, want, rtol=2e-5, atol=2e-6, err_msg=key)
 
 
@@ -230,7 +230,7 @@ def heavy():
             self.heaviness = heaviness
 
         def create_state(self, index, weight):
-            return None, (np.zeros_like(weight),)
+            return None, (nd.zeros(weight.shape, weight.context, dtype=weight.dtype),)
 
         def update(self, index, weight, grad, state):
             self._update_count(index)
@@ -406,6 +406,17 @@ def test_schedules_of_ones_own():
         def decayed(self, num_update):
             return self.base_lr / num_update
 
+    class Halved(LRScheduler):  # as MXNet's scripts write them
+        def __init__(self, every):
+            super().__init__(base_lr=0.8)
+            self.every = every
+
+        def __call__(self, num_update):
+            return self.base_lr * 0.5 ** (num_update // self.every)
+
+    assert SGD(0.4, lr_scheduler=Halved(2)).rates("x_weight", 4, {}) == (0.1, 0.0)
+    with pytest.raises(NotImplementedError, match="LRScheduler has neither decayed nor __call__"):
+        SGD(lr_scheduler=LRScheduler()).rates("x_weight", 1, {})
     assert SGD(0.5, lr_scheduler=Inverse()).rates("x_weight", 4, {}) == (0.125, 0.0)
     assert SGD(lr_scheduler=lambda number: 1 / number).rates("x_weight", 4, {}) == (0.25, 0.0)
 
