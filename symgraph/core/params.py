@@ -14,6 +14,7 @@ from symgraph.core.types import DTYPES, dtype_name
 REQUIRED = object()
 LARGEST = 2**63 - 1  # what MXNet's integers hold
 MAX_PARTS = 100_000  # inputs or outputs of one call
+INTS = "int | Sequence[int]"  # the type of a tuple of ints, of which one stands for itself
 Attrs = Mapping[str, Any]
 
 
@@ -37,6 +38,8 @@ class Param:
     kind: str = "value"
     #: Whether it gathers all arguments that no other parameter has the name of, as a mapping.
     gathers: bool = False
+    #: Its type, for signatures and type checkers.
+    type: str = "Any"
 
 
 def literal(raw: Any) -> Any:
@@ -72,7 +75,7 @@ def _ints(raw: Any) -> tuple[int, ...]:
 
 def integer(default: Any = REQUIRED) -> Param:
     """Declare an int."""
-    return Param(_int, default, "int")
+    return Param(_int, default, "int", type="int")
 
 
 def count(default: Any = REQUIRED, most: int | None = None) -> Param:
@@ -84,22 +87,23 @@ def count(default: Any = REQUIRED, most: int | None = None) -> Param:
             raise ValueError
         return value
 
-    return Param(parse, default, f"int of 1 to {most}" if most else "int of 1 or more")
+    kind = f"int of 1 to {most}" if most else "int of 1 or more"
+    return Param(parse, default, kind, type="int")
 
 
 def number(default: Any = REQUIRED) -> Param:
     """Declare a float."""
-    return Param(lambda raw: float(literal(raw)), default, "float")
+    return Param(lambda raw: float(literal(raw)), default, "float", type="float")
 
 
 def boolean(default: Any = REQUIRED) -> Param:
     """Declare a bool; MXNet's `True`, `true` and `1` are all accepted."""
-    return Param(_bool, default, "bool")
+    return Param(_bool, default, "bool", type="bool")
 
 
 def integers(default: Any = REQUIRED) -> Param:
     """Declare a tuple of ints; a single int counts as a tuple of one."""
-    return Param(_ints, default, "tuple of ints")
+    return Param(_ints, default, "tuple of ints", type=INTS)
 
 
 def optional(param: Param) -> Param:
@@ -108,12 +112,13 @@ def optional(param: Param) -> Param:
     def parse(raw: Any) -> Any:
         return None if literal(raw) is None else param.parse(raw)
 
-    return Param(parse, None, f"{param.kind} or None")
+    return Param(parse, None, f"{param.kind} or None", type=f"{param.type} | None")
 
 
 def dtype(default: Any = REQUIRED) -> Param:
     """Declare a dtype, given by name or numpy type."""
-    return Param(dtype_name, default, "dtype, one of " + ", ".join(DTYPES))
+    kind = "dtype, one of " + ", ".join(DTYPES)
+    return Param(dtype_name, default, kind, type="str | type[Any] | dtype[Any]")
 
 
 def ignored() -> Param:
@@ -140,7 +145,8 @@ def choice(*names: str, default: Any = REQUIRED) -> Param:
             raise ValueError
         return str(raw)
 
-    return Param(parse, default, "one of " + ", ".join(map(repr, names)))
+    listed = ", ".join(map(repr, names))
+    return Param(parse, default, f"one of {listed}", type=f"Literal[{listed}] | str")
 
 
 def parse_params(op: str, name: str, spec: Mapping[str, Param], given: Mapping[str, Any]) -> Attrs:

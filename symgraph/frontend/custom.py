@@ -157,7 +157,7 @@ def as_strings(given: Any) -> tuple[tuple[str, str], ...]:
 
 
 CUSTOM: Mapping[str, Param] = {
-    "op_type": Param(str, kind="name of a registered CustomOpProp"),
+    "op_type": Param(str, kind="name of a registered CustomOpProp", type="str"),
     "kwargs": Param(as_strings, (), "further arguments of the CustomOpProp", gathers=True),
 }
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, _ParameterKind
 from types import ModuleType
 from typing import Any
 
 from symgraph.core.errors import nearest
-from symgraph.core.params import REQUIRED
-from symgraph.core.registry import ALIASES, OPS, find
+from symgraph.core.params import REQUIRED, Param, literal
+from symgraph.core.registry import ALIASES, OPS, OpDef, find
 from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symbol import Symbol
 
+POSITIONAL_OR_KEYWORD, KEYWORD_ONLY = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+VAR_POSITIONAL, VAR_KEYWORD = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 HINTS = {name: f"_{name}" for name in ("zeros", "ones", "arange")}  # stems of MXNet's names
 
 
@@ -30,7 +34,6 @@ def operator(name: str, shown: str | None = None) -> Callable[..., Symbol]:
         return Symbol(call(op.name, hint, args, kwargs, name, attr))
 
     hint = HINTS.get(name, name)
-    inputs = op.inputs if isinstance(op.inputs, tuple) else ("*inputs",)
     parameters = [
         f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")
         for key, p in op.params.items()
@@ -40,11 +43,65 @@ def operator(name: str, shown: str | None = None) -> Callable[..., Symbol]:
         [
             op.doc,
             "",
-            "Inputs: " + ", ".join(inputs),
+            "Inputs: " + ("any number" if _takes_any(op) else ", ".join(input_names(op))),
             *(["Parameters:", *parameters] if parameters else []),
         ]
     )
+    operator.__signature__ = signature(op)  # type: ignore[attr-defined]
     return operator
+
+
+def input_names(op: OpDef) -> list[str]:
+    """Return the names of all inputs that an operator may have, whatever its parameters are."""
+    if isinstance(op.inputs, tuple):
+        return [*op.inputs]
+    if _takes_any(op):
+        return []
+    base = {k: 1 if p.default is REQUIRED else p.default for k, p in op.params.items()}
+    tries = [base, *({**base, k: value} for k, p in op.params.items() for value in _values(p))]
+    return [*dict.fromkeys(name for attrs in tries for name in op.inputs(attrs))]
+
+
+def _takes_any(op: OpDef) -> bool:
+    """Tell whether a call says how many inputs there are, or what they are called."""
+    return bool(op.variadic) or any(p.gathers for p in op.params.values())
+
+
+def _values(param: Param) -> Sequence[Any]:
+    """Return the values of a parameter that has only a few."""
+    if param.type == "bool":
+        return (False, True)
+    choices = re.match(r"Literal\[(.*?)\]", param.type)
+    return tuple(literal(f"({choices[1]},)")) if choices else ()
+
+
+def signature(op: OpDef) -> Signature:
+    """Return the signature of an operator's function.
+
+    Inputs come first; a missing one becomes a variable. Parameters follow, by name only if one of
+    them has no default.
+    """
+    params = {key: p for key, p in op.params.items() if key != op.variadic and not p.gathers}
+    rest = any(p.gathers for p in op.params.values())
+    args = [_optional(name, "Symbol") for name in input_names(op)]
+    needed = [p.default is REQUIRED for p in params.values()]
+    kind = KEYWORD_ONLY if needed != sorted(needed, reverse=True) else POSITIONAL_OR_KEYWORD
+    if _takes_any(op):
+        args = [Parameter("args", VAR_POSITIONAL, annotation="Symbol | Sequence[Symbol]")]
+    if args and (any(needed) or _takes_any(op)):
+        kind = KEYWORD_ONLY
+    for key, param in params.items():
+        default = Parameter.empty if param.default is REQUIRED else param.default
+        args.append(Parameter(key, kind, default=default, annotation=param.type))
+    args.append(_optional("name", "str", KEYWORD_ONLY))
+    args.append(_optional("attr", "Mapping[str, str]", KEYWORD_ONLY))
+    if rest:
+        args.append(Parameter("kwargs", VAR_KEYWORD, annotation="Any"))
+    return Signature(args, return_annotation="Symbol")
+
+
+def _optional(name: str, of: str, kind: _ParameterKind = POSITIONAL_OR_KEYWORD) -> Parameter:
+    return Parameter(name, kind, default=None, annotation=f"{of} | None")
 
 
 class Namespace(ModuleType):

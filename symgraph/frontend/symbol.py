@@ -23,7 +23,86 @@ from symgraph.ops.elementwise import COMPARISONS
 SHOWN = 8  # names of outputs in the repr of a group
 
 
-class Symbol(Outputs):
+class OperatorMethods:
+    """The operators that are methods of symbols: `x.sum(axis=1)` is `sym.sum(x, axis=1)`."""
+
+    __slots__ = ()
+
+    abs: Callable[..., Symbol]
+    arccos: Callable[..., Symbol]
+    arccosh: Callable[..., Symbol]
+    arcsin: Callable[..., Symbol]
+    arcsinh: Callable[..., Symbol]
+    arctan: Callable[..., Symbol]
+    arctanh: Callable[..., Symbol]
+    argmax: Callable[..., Symbol]
+    argmin: Callable[..., Symbol]
+    astype: Callable[..., Symbol]
+    broadcast_axes: Callable[..., Symbol]
+    broadcast_like: Callable[..., Symbol]
+    broadcast_to: Callable[..., Symbol]
+    cbrt: Callable[..., Symbol]
+    ceil: Callable[..., Symbol]
+    clip: Callable[..., Symbol]
+    cos: Callable[..., Symbol]
+    cosh: Callable[..., Symbol]
+    degrees: Callable[..., Symbol]
+    exp: Callable[..., Symbol]
+    expand_dims: Callable[..., Symbol]
+    expm1: Callable[..., Symbol]
+    fix: Callable[..., Symbol]
+    flatten: Callable[..., Symbol]
+    flip: Callable[..., Symbol]
+    floor: Callable[..., Symbol]
+    log: Callable[..., Symbol]
+    log10: Callable[..., Symbol]
+    log1p: Callable[..., Symbol]
+    log2: Callable[..., Symbol]
+    log_softmax: Callable[..., Symbol]
+    max: Callable[..., Symbol]
+    mean: Callable[..., Symbol]
+    min: Callable[..., Symbol]
+    norm: Callable[..., Symbol]
+    one_hot: Callable[..., Symbol]
+    ones_like: Callable[..., Symbol]
+    pad: Callable[..., Symbol]
+    pick: Callable[..., Symbol]
+    radians: Callable[..., Symbol]
+    rcbrt: Callable[..., Symbol]
+    reciprocal: Callable[..., Symbol]
+    relu: Callable[..., Symbol]
+    repeat: Callable[..., Symbol]
+    reshape: Callable[..., Symbol]
+    rint: Callable[..., Symbol]
+    round: Callable[..., Symbol]
+    rsqrt: Callable[..., Symbol]
+    sigmoid: Callable[..., Symbol]
+    sign: Callable[..., Symbol]
+    sin: Callable[..., Symbol]
+    sinh: Callable[..., Symbol]
+    slice: Callable[..., Symbol]
+    slice_axis: Callable[..., Symbol]
+    softmax: Callable[..., Symbol]
+    split: Callable[..., Symbol]
+    sqrt: Callable[..., Symbol]
+    square: Callable[..., Symbol]
+    squeeze: Callable[..., Symbol]
+    sum: Callable[..., Symbol]
+    swapaxes: Callable[..., Symbol]
+    take: Callable[..., Symbol]
+    tan: Callable[..., Symbol]
+    tanh: Callable[..., Symbol]
+    tile: Callable[..., Symbol]
+    transpose: Callable[..., Symbol]
+    trunc: Callable[..., Symbol]
+    zeros_like: Callable[..., Symbol]
+
+
+RENAMED = {"astype": "cast"}  # method -> operator, where that has another name
+FLUENT = tuple(name for name in OperatorMethods.__annotations__ if name not in RENAMED)
+
+
+class Symbol(OperatorMethods, Outputs):
     """One or more outputs of a symbolic network (`mx.sym.Symbol`).
 
     Calling a symbol composes it. Indexing selects outputs by number, slice or name. Arithmetic
@@ -344,77 +423,6 @@ def binary(op: str, scalar_op: str, hint: str, left: Symbol, right: Any) -> Symb
     return Symbol(call(scalar_op, hint, (left,), {"scalar": float(right)}))
 
 
-FLUENT = (
-    "abs",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctanh",
-    "argmax",
-    "argmin",
-    "broadcast_axes",
-    "broadcast_like",
-    "broadcast_to",
-    "cbrt",
-    "ceil",
-    "clip",
-    "cos",
-    "cosh",
-    "degrees",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "fix",
-    "flatten",
-    "flip",
-    "floor",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "log_softmax",
-    "max",
-    "mean",
-    "min",
-    "norm",
-    "one_hot",
-    "ones_like",
-    "pad",
-    "pick",
-    "radians",
-    "rcbrt",
-    "reciprocal",
-    "relu",
-    "repeat",
-    "reshape",
-    "rint",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "slice",
-    "slice_axis",
-    "softmax",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "sum",
-    "swapaxes",
-    "take",
-    "tan",
-    "tanh",
-    "tile",
-    "transpose",
-    "trunc",
-    "zeros_like",
-)
-
-
 def _fluent(op: str, method: str) -> Callable[..., Symbol]:
     """Return a method that calls `sym.op` on the symbol."""
 
@@ -427,9 +435,8 @@ def _fluent(op: str, method: str) -> Callable[..., Symbol]:
     return operator
 
 
-for _name in FLUENT:
-    setattr(Symbol, _name, _fluent(_name, _name))
-Symbol.astype = _fluent("cast", "astype")  # type: ignore[attr-defined]
+for _name in OperatorMethods.__annotations__:
+    setattr(Symbol, _name, _fluent(RENAMED.get(_name, _name), _name))
 
 
 def _replace(symbol: Symbol, swap: Mapping[str, Entry], name: str | None) -> Symbol:

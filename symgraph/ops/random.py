@@ -19,7 +19,7 @@ from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.elementwise import floats
 
 PLACE = {  # in the whole batch's random stream
-    "stream": Param(str, "", "str"),
+    "stream": Param(str, "", "str", type="str"),
     "axis": params.integer(-1),
     "outer": params.integer(1),
     "inner": params.integer(1),
@@ -122,7 +122,7 @@ register(
     dtype=floats,
     batch=dropout_batch,
     params={
-        "p": Param(fraction, 0.5, "float from 0 to 1"),
+        "p": Param(fraction, 0.5, "float from 0 to 1", type="float"),
         "mode": params.choice("training", "always", default="training"),
         "axes": params.integers(()),
         "cudnn_off": params.boolean(False),

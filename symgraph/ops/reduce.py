@@ -222,7 +222,7 @@ register_reduction(
     norm,
     norm_grad,
     spec={
-        "ord": Param(norm_order, 2, "order of a norm (1 or 2)"),
+        "ord": Param(norm_order, 2, "order of a norm (1 or 2)", type="Literal[1, 2]"),
         "axis": AXES["axis"],
         "out_dtype": params.only(None),
         "keepdims": AXES["keepdims"],

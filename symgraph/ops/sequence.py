@@ -38,7 +38,7 @@ def zero_or_one(raw: Any) -> int:
 
 SEQUENCE = {
     "use_sequence_length": params.boolean(False),
-    "axis": Param(zero_or_one, 0, "time axis, 0 or 1"),
+    "axis": Param(zero_or_one, 0, "time axis, 0 or 1", type="Literal[0, 1]"),
 }
 
 

@@ -6,6 +6,7 @@ only slices that leave that axis whole can be split.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from symgraph.core import params
@@ -142,8 +143,8 @@ def parse_positions(raw: Any) -> MaybeInts:
     return tuple(position.parse(v) for v in values)
 
 
-POSITIONS = Param(parse_positions, kind="tuple of ints or None")
-SLICE = {"begin": POSITIONS, "end": POSITIONS, "step": Param(parse_positions, (), POSITIONS.kind)}
+POSITIONS = Param(parse_positions, kind="tuple of ints or None", type="int | Sequence[int | None]")
+SLICE = {"begin": POSITIONS, "end": POSITIONS, "step": replace(POSITIONS, default=())}
 
 
 def parts(a: Attrs) -> tuple[slice, ...]:

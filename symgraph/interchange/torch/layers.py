@@ -297,11 +297,12 @@ def batch_norm(c: Call) -> Any:
         made = _by_the_batch(c)
         return made if len(c.node.outputs) == 1 else [made, None, None]
     channels = (c.meta("input").shape[1],)
-    inputs = [c.x("input"), _affine(c, "weight", 1, channels), _affine(c, "bias", 0, channels)]
-    moving = [c.state("running_mean"), c.state("running_var")]
     made = sym.BatchNorm(
-        *inputs,
-        *moving,
+        c.x("input"),
+        _affine(c, "weight", 1, channels),
+        _affine(c, "bias", 0, channels),
+        c.state("running_mean"),
+        c.state("running_var"),
         eps=c.number("eps", 1e-5),
         momentum=1 - c.number("momentum", 0.1),
         fix_gamma=False,

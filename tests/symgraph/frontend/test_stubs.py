@@ -1,0 +1,69 @@
+"""The stub file of `sg.sym`: what editors and type checkers know of operators."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import jedi
+import pytest
+
+import symgraph as sg
+from symgraph.core.registry import OPS
+from symgraph.frontend.namespace import signature
+from symgraph.frontend.stubs import PATH, stub
+
+SCRIPT = """
+import symgraph as mx
+
+data = mx.sym.Variable("data")
+good = mx.sym.FullyConnected(data, num_hidden=10, name="fc")
+joined = mx.symbol.Concat(good, good, dim=1)
+drawn = mx.sym.random.uniform(0, 1, shape=(3, 4))
+total = mx.sym.sum(good, axis=1).sum(axis=0) + mx.sym.zeros((2, 3))
+mx.sym.FullyConnected(data, num_hiden=10)
+mx.sym.Fullyconnected(data, num_hidden=10)
+"""
+
+
+def test_the_stub_file_is_the_committed_one():
+    """Write it anew by: python -m symgraph.frontend.stubs."""
+    assert PATH.read_text(encoding="utf-8") == stub()
+
+
+def test_help_shows_inputs_and_parameters():
+    text = str(inspect.signature(sg.sym.LeakyReLU))
+    assert "gamma: 'Symbol | None' = None" in text  # which only one act_type has
+    assert "slope: 'float' = 0.25" in text
+    assert str(inspect.signature(sg.sym.zeros)).startswith("(shape: 'int | Sequence[int]',")
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n[0] != "_"])
+def test_signatures_take_what_calls_take(name):
+    """As many inputs by position as the operator has, and every parameter by name."""
+    op = OPS[name]
+    given = signature(op)
+    inputs = (None,) * (2 if op.variadic else len(op.inputs) if type(op.inputs) is tuple else 1)
+    params = {key: 1 for key, p in op.params.items() if key != op.variadic and not p.gathers}
+    given.bind(*inputs, **params, name="n", attr={})
+
+
+@pytest.mark.slow
+def test_mypy_finds_misspelt_arguments(tmp_path):
+    pytest.importorskip("mypy")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--strict", str(script)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=PATH.parents[2])
+    errors = [line.split(": ", 2)[2] for line in found.stdout.splitlines() if ": error: " in line]
+    assert len(errors) == 2, found.stdout
+    assert 'did you mean "num_hidden"?' in errors[0]
+    assert 'maybe "FullyConnected"?' in errors[1]
+
+
+def test_editors_complete_parameters():
+    call = "y = sg.sym.FullyConnected(x, num"
+    code = f"import symgraph as sg\nx = sg.sym.Variable('x')\n{call}"
+    script = jedi.Script(code, path=str(PATH.parents[2] / "script.py"))
+    assert "num_hidden=" in {c.name for c in script.complete(3, len(call))}
