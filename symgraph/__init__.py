@@ -52,7 +52,7 @@ from symgraph.interchange.torch import from_torch
 from symgraph.passes import testing
 from symgraph.passes.batching import Feed
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 initializer = init
 module = mod
