@@ -32,6 +32,7 @@ from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
 from symgraph.core.types import Array, Value
+from symgraph.frontend import init
 from symgraph.frontend.init import AnyInitializer
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.optimizer import Optimizer
@@ -407,8 +408,14 @@ def require_ranks(wanted: int, there: int) -> None:
         raise RunError(f"the plan has {wanted} ranks, but the cluster has {there}")
 
 
-def initialize(plan: Plan, cluster: Cluster, initializer: AnyInitializer, seed: int) -> Arrays:
-    """Initialize parameters and states of the local ranks, equally for every placement."""
+def initialize(
+    plan: Plan, cluster: Cluster, initializer: AnyInitializer | str, seed: int
+) -> Arrays:
+    """Initialize parameters and states of the local ranks, equally for every placement.
+
+    Raises GraphError for what is no initializer, or the name of none.
+    """
+    initializer = init.create(initializer)
     require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # first, so that the error does not depend on the order of ranks
     arrays: Arrays = {}

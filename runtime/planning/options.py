@@ -195,10 +195,13 @@ def require_options(feeds: Mapping[str, Any], options: Options) -> None:
     """Reject invalid options and feeds, even those that nothing would read.
 
     Raises:
-        TypeError: feeds, devices or counts of other types.
+        TypeError: feeds, options, devices or counts of other types.
         MicroBatchError: a batch axis that the fed variable does not have.
         ConfigError, PlacementError: unknown schedules and strategies.
     """
+    if not isinstance(options, Options):
+        groups = options if isinstance(options, Mapping) else "{'a': cpu(0)}"
+        raise TypeError(f"plan takes Options, such as Options(groups={groups}), not {options!r}")
     _require_feeds(feeds)
     require_context("default", options.default)
     require_contexts("devices", options.devices)
@@ -213,6 +216,10 @@ def require_options(feeds: Mapping[str, Any], options: Options) -> None:
 
 
 def _require_feeds(feeds: Mapping[str, Any]) -> None:
+    if not isinstance(feeds, Mapping):
+        raise TypeError(
+            f"feeds maps names to Feed(...), as in {{'data': Feed(...)}}, not {feeds!r}"
+        )
     for name, feed in feeds.items():
         if not isinstance(feed, Feed) or not isinstance(feed.type, TensorType):
             raise TypeError(

@@ -442,8 +442,7 @@ def _contradictions(
             yield ("partition", "costs"), message
         yield from file_mistakes(("partition", "costs"), costs)
     yield from _schedule_name_mistakes(pipeline, schedules)
-    if partition.get("strategy") != "auto":
-        yield from _unknown(("partition", "strategy"), partition, strategies)
+    yield from _unknown(("partition", "strategy"), partition, _with_auto(strategies))
     yield from _unknown(("train", "optimizer"), train, OPTIMIZERS)
     if train.get("precision", "float32") != "float32" and train.get("dtype") == "float64":
         message = f"{train['precision']} needs weights of float32, not train.dtype: float64"
@@ -464,8 +463,8 @@ def _schedule_name_mistakes(
     if isinstance(name, str) and name.endswith(SCHEDULE_FILES):
         if not Path(name).is_file():
             yield ("pipeline", "schedule"), f"no such file: {name}"
-    elif name != "auto":
-        yield from _unknown(("pipeline", "schedule"), pipeline, schedules)
+    else:
+        yield from _unknown(("pipeline", "schedule"), pipeline, _with_auto(schedules))
     if pipeline.get("order") is not None and name != "gpipe":
         yield (
             ("pipeline", "order"),
@@ -479,6 +478,10 @@ def _unknown(
     name = section.get(path[1])
     if known is not None and isinstance(name, str) and name not in known:
         yield path, f"unknown value {name!r}: {nearest(name, known)}"
+
+
+def _with_auto(known: Collection[str] | None) -> Collection[str] | None:
+    return None if known is None else [*known, "auto"]
 
 
 def _device_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

@@ -358,7 +358,7 @@ class Load:
 AnyInitializer = Initializer | Mixed | Load
 
 
-def create(initializer: str | Initializer | Mixed, **arguments: Any) -> Initializer | Mixed:
+def create(initializer: AnyInitializer | str, **arguments: Any) -> AnyInitializer:
     """Make an initializer from its name (in any case) or its `dumps()`; return one unchanged.
 
     Raises GraphError for an unknown name or argument, and for anything else.

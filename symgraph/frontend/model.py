@@ -141,7 +141,18 @@ def call_function(
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            raise ConfigError(f"{key}: {path}: {error}; check `args:`") from None
+            hint = _nearest_argument(function, arguments)
+            raise ConfigError(f"{key}: {path}: {error}; {hint or 'check `args:`'}") from None
+
+
+def _nearest_argument(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
+    """Return what an argument that a function does not take may be meant for."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of C
+        return None
+    unknown = next((name for name in arguments if name not in parameters), None)
+    return None if unknown is None else nearest(unknown, parameters)
 
 
 def _taken(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from runtime.backends.device.arrays import is_array, on_host
 from symgraph.core.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.core.types import BFLOAT16, DTYPES, Array, Shape, TensorType
 from symgraph.frontend import optimizer as optimizers
-from symgraph.frontend.init import Initializer, Mixed, create
+from symgraph.frontend.init import AnyInitializer, create
 from symgraph.frontend.io import DataDesc, describe
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.symbol import Symbol
@@ -205,8 +205,8 @@ def match_arrays(
 
 
 def create_initializer(
-    initializer: str | Initializer | Mixed | None, given: Mapping[str, Any] | None
-) -> Initializer | Mixed | None:
+    initializer: AnyInitializer | str | None, given: Mapping[str, Any] | None
+) -> AnyInitializer | None:
     """Create an initializer by name; None if values are given, else ConfigError without one."""
     if initializer is None and given is None:
         raise ConfigError("init_params: there is neither an initializer nor arg_params")

@@ -15,7 +15,7 @@ from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend import metric
 from symgraph.frontend.callback import BatchEnd, BatchEndParam
-from symgraph.frontend.init import Initializer, Mixed, Uniform
+from symgraph.frontend.init import AnyInitializer, Uniform
 from symgraph.frontend.io import DataBatch, DataIter
 from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.optimizer import Optimizer
@@ -41,7 +41,7 @@ class BaseModule(StoreModule):
         optimizer_params: Settings = RATE,
         eval_end_callback: Callbacks = None,
         eval_batch_end_callback: Callbacks = None,
-        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        initializer: AnyInitializer | None = Uniform(0.01),  # noqa: B008
         arg_params: Mapping[str, Any] | None = None,
         aux_params: Mapping[str, Any] | None = None,
         allow_missing: bool = False,

@@ -23,7 +23,7 @@ from runtime.transports import Cluster
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError, nearest
 from symgraph.core.seeding import SEEDING
 from symgraph.core.types import Array, TensorType
-from symgraph.frontend.init import Initializer, Mixed
+from symgraph.frontend.init import AnyInitializer
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import load_params, save_params
 from symgraph.passes.loss_scale import UNSCALED, LossScale
@@ -177,7 +177,7 @@ class ParameterStore:
     def initialize(
         self,
         tables: Iterable[FirstValues],
-        initializer: Initializer | Mixed | None,
+        initializer: AnyInitializer | None,
         attrs: Mapping[str, Mapping[str, str]],
         *,
         allow_missing: bool,

@@ -15,7 +15,7 @@ from runtime.transports import ThreadCluster
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import GraphError, RunError, nearest
 from symgraph.core.types import Array, Shape
-from symgraph.frontend.init import Initializer, Mixed, Uniform
+from symgraph.frontend.init import AnyInitializer, Uniform
 from symgraph.frontend.io import DataBatch, DataDesc
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import load_params, save_checkpoint, save_params
@@ -200,7 +200,7 @@ class StoreModule:
 
     def init_params(
         self,
-        initializer: Initializer | Mixed | None = Uniform(0.01),  # noqa: B008
+        initializer: AnyInitializer | None = Uniform(0.01),  # noqa: B008
         arg_params: Mapping[str, Any] | None = None,
         aux_params: Mapping[str, Any] | None = None,
         allow_missing: bool = False,

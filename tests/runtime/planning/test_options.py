@@ -143,3 +143,21 @@ def test_ranks_of_mpiexec_do_not_measure_for_themselves(monkeypatch):
 def test_planning_alone_has_nominal_costs(monkeypatch):
     monkeypatch.delitem(PROVIDERS, MEASURED)
     assert Options().costs(planned().network.first) is NOMINAL
+
+
+def test_groups_are_not_options():
+    """An AttributeError of a dict told nothing."""
+    x = sym.Variable("x")
+    with pytest.raises(TypeError, match=r"plan takes Options, such as Options\(groups={'a': 0}\)"):
+        plan(x, {"x": FEED}, {"a": 0})
+    with pytest.raises(TypeError, match=r"feeds maps names to Feed\(...\), .*, not \['x'\]"):
+        plan(x, ["x"], Options())
+
+
+def test_initializers_may_be_named():
+    made = planned()
+    cluster = ThreadCluster(1)
+    named, made_here = (initialize(made, cluster, i, seed=3) for i in ("uniform", Uniform()))
+    np.testing.assert_array_equal(named[0]["fc_weight"], made_here[0]["fc_weight"])
+    with pytest.raises(GraphError, match="unknown initializer 'unifrom': did you mean 'uniform'"):
+        initialize(made, cluster, "unifrom", seed=3)

@@ -149,7 +149,7 @@ def test_an_endless_iterator_needs_a_number_of_batches_or_steps(load, monkeypatc
         ({"function": "nets.py:strange"}, r"nets.py:strange returns int, not an iterable"),
         ({"function": "nets.py:batchs"}, r"no function 'batchs'; did you mean 'batches'"),
         ({"function": "nots.py:batches"}, r"data.function: no such file: nots.py"),
-        ({"args": {"cuont": 3}}, r"unexpected keyword argument 'cuont'.*check `args:`"),
+        ({"args": {"cuont": 3}}, r"unexpected keyword argument 'cuont'.*did you mean 'count'"),
         ({"function": "nets.py:broken"}, r"failed at .*nets.py, line \d+: OSError: disk gone"),
         ({"args": {"head": "linear"}}, r"'label' has the shape \(16, 3\), but .* float32\[16\]"),
         ({"args": {"count": 9}}, r"has no whole batch of 16 samples"),
@@ -192,7 +192,9 @@ def test_a_config_without_data_is_given_random_values_if_asked(load, tmp_path):
 
 
 def test_every_loss_has_figures():
-    assert {name for name, op in OPS.items() if op.loss and not name.startswith("_")} == {*FIGURES}
+    """But one of a user's own, of which only its author knows what it measures."""
+    losses = {name for name, op in OPS.items() if op.loss and not name.startswith("_")}
+    assert losses - {"Custom"} == {*FIGURES}
 
 
 @pytest.mark.parametrize("head", nets.HEADS)
