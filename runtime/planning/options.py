@@ -97,9 +97,9 @@ class PlacementOptions(MemoryOptions):
 
     @property
     def contexts(self) -> tuple[Context, ...]:
-        """All devices that are named."""
+        """All devices that are named, those of ranks first, in their order."""
         grouped = [d for group in (self.groups or {}).values() for d in devices_of(group)]
-        return tuple(dict.fromkeys((self.default, *self.devices, *grouped)))
+        return tuple(dict.fromkeys((*self.ranks, self.default, *grouped)))
 
     @property
     def ranks(self) -> tuple[Context, ...]:

@@ -44,7 +44,7 @@ def agree_on_plan(transport: Transport, plan: Digested) -> None:
         lambda rank, theirs, ours: (
             f"rank {rank} has another graph, placement or schedule than rank 0 (digest "
             f"{theirs:.12}, not {ours:.12}): all ranks must be started with the same config and "
-            "package version"
+            "package version, and plan with the same costs"
         ),
     )
 

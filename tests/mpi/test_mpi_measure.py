@@ -26,3 +26,12 @@ def test_rank_0_says_what_is_wrong(tmp_path):
     assert ended.status == 2
     assert ended.stdout == ""
     assert f"cannot write the machine file {tmp_path}: Is a directory" in ended.stderr
+
+
+def test_rank_0_measures_for_plans_of_all():
+    """Each rank measured for itself, and the session refused what they had planned."""
+    ended = launch(2, "tests.mpi.auto")
+    assert (ended.status, ended.stderr) == (0, ""), ended
+    first, second = (line.split() for line in ended.stdout.splitlines())
+    assert first == second
+    assert (first[0], first[2]) == ("False", "True")

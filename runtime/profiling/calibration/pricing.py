@@ -24,7 +24,6 @@ from runtime.planning.costs.prices import (
     CostProvider,
     KernelCosts,
     Pair,
-    always,
     first_of_kinds,
     link_of_host,
 )
@@ -34,6 +33,7 @@ from runtime.profiling.calibration.machine import link_between, links_between
 from runtime.profiling.calibration.rates import measure_speed
 from runtime.schedule.replay import Link
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi
+from runtime.transports.mpi.cluster import open_cluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph
 
@@ -148,12 +148,22 @@ class CostCache:
 def fresh_pricing() -> CostProvider:
     """Return a provider that measures in this process, with a memory of its own.
 
-    Under mpiexec its costs are nominal: ranks that each measured for themselves would make
-    different plans. Configs are priced by rank 0 for all ranks instead; see CostCache.on.
+    Ranks of mpiexec that each measured for themselves would make different plans. Where their
+    cluster is open, rank 0 measures for all, so all must plan; else costs are nominal.
     """
-    if launched_by_mpi(os.environ):
-        return always(NOMINAL)
-    return CostCache().pricing(measured_prices)
+    if not launched_by_mpi(os.environ):
+        return CostCache().pricing(measured_prices)
+    cache = CostCache()
+
+    def priced(graph: Graph, contexts: Sequence[Context]) -> CostModel:
+        cluster = open_cluster()
+        if cluster is None:
+            return NOMINAL
+        ranks = contexts[: cluster.size]
+        several = len(ranks) == cluster.size
+        return (cache.on(cluster, ranks) if several else cache.kernels_on(cluster))(graph, contexts)
+
+    return priced
 
 
 def versions(graph: Graph) -> list[Graph]:

@@ -65,8 +65,8 @@ ALL_CLOSED = "all ranks to come to the end of the run"
 class _Process:
     """What the clusters of a process share."""
 
-    #: Those that are open.
-    open: set[MpiCluster]
+    #: Those that are open, the oldest first, as on every rank.
+    open: dict[MpiCluster, None]
     #: Status of a failure, after which MPI_Finalize could wait for ever.
     failed = 0
     #: The failure of a rank that no call has raised.
@@ -76,7 +76,7 @@ class _Process:
     timeout = 0.0
 
     def __init__(self) -> None:
-        self.open = set()
+        self.open = {}
 
     def enter(self, phase: int, bound: float | None, **facts: object) -> None:
         """Tell the guard, if there is one, what begins."""
@@ -142,7 +142,7 @@ class MpiCluster(Cluster):
         self._closed = False
         self._raised = False  # whether the failure has been raised
         _process.timeout = max(_process.timeout, timeout)
-        _process.open.add(self)
+        _process.open[self] = None
         self._lifeline.alarms.append(_process.note)
         _process.note()
 
@@ -261,7 +261,7 @@ class MpiCluster(Cluster):
         if not _process.failed:
             _process.enter(CLOSING, timeout + END_SECONDS)
         self._lifeline.close(timeout)
-        _process.open.discard(self)
+        _process.open.pop(self, None)
         if self._lifeline.failure is None:
             for comm in filter(None, (*self._groups.values(), self._comm)):
                 comm.Free()
@@ -270,6 +270,11 @@ class MpiCluster(Cluster):
         abandon((self._comm, self._groups, self._sent))
         if not self._raised:
             _process.unsaid = self._lifeline.failure
+
+
+def open_cluster() -> MpiCluster | None:
+    """Return this process's oldest open cluster, the same on every rank; None if none is open."""
+    return next(iter(_process.open), None)
 
 
 def _load_mpi(patience: float, heartbeat: float) -> Any:
