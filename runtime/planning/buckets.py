@@ -58,7 +58,7 @@ class Buckets:
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
-        # A searched order fits only the network that it was made for.
+        # Programs of steps with batches of several buckets are made by a schedule's name.
         self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
@@ -121,9 +121,7 @@ class Buckets:
 
     def _options(self, *, update: bool = True) -> Options:
         """Return the options of further buckets, which follow the default one."""
-        default = self.default
-        update = update and default.options.update
-        return default.following(schedule=default.choice.schedule, update=update)
+        return self.default.following(update=update and self.default.options.update)
 
     def _plan(self, key: Hashable, provide: Iterable[DataDesc], options: Options) -> Plan:
         return plan_model(self._model(key, provide), options, self.dtype, train=self.train)

@@ -15,7 +15,7 @@ from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.memory.arena import Arena, Kind, reserve
 from runtime.planning.network import Network, PlanRequest
-from runtime.planning.options import Options, PlacedNetwork
+from runtime.planning.options import AUTO, Options, PlacedNetwork
 from runtime.planning.splits import GroupSplit
 from runtime.schedule.instructions import COLLECTIVE
 from runtime.schedule.program import Schedule
@@ -244,21 +244,32 @@ class Plan:
     def following(self, **changes: Any) -> Options:
         """Return options for another network of the same parameters, searching for nothing again.
 
-        Its placement is carried over from this plan, and it has this plan's time segments and
-        recomputation.
+        Its placement is carried over from this plan, and it has this plan's schedule, time segments
+        and recomputation, or those of the best named schedule: an order that was searched for fits
+        no other network.
 
         Args:
             changes: other fields of the options.
         """
+        chosen = self._best_named
         fixed = {
             "like": PlacedNetwork(self.network.first, self.placement, frozenset(self.parameters)),
             "placement": None,
             "strategy": None,
             "rules": (),
-            "time_segment": self.choice.time_segment,
-            "recompute": self.choice.recompute,
+            "schedule": chosen.schedule,
+            "time_segment": chosen.time_segment,
+            "recompute": chosen.recompute,
         }
         return replace(self.options, **(fixed | changes))
+
+    @property
+    def _best_named(self) -> PlanCandidate:
+        """The choice, or if its order was searched for, the best of the named schedules."""
+        if self.choice.schedule != AUTO:
+            return self.choice
+        named = [c for c in self.candidates if c.schedule != AUTO]
+        return min(named, key=lambda c: (c.seconds is None, c.seconds or c.peak))
 
     def evaluating(self) -> Options:
         """Return options for the same network without updates, on the same placement.

@@ -194,12 +194,10 @@ class ModuleBinding:
         )
 
     def _network_options(self) -> Options:
-        """How to plan a network: as groups say, else like the first one, or like the leader."""
-        options = self._options
-        if self.leader is not None:
-            options = self.leader.plan.following(memory=None)
-        elif self._networks and options.strategy is not None:
-            options = replace(self.plan.options, placement=self.plan.placement, like=None)
+        """How to plan a network: as the module says, or like the leader, or like the first one."""
+        options, leader = self._options, self.leader or (self if self._networks else None)
+        if leader is not None:
+            options = leader.plan.following(memory=None)
         return replace(options, update=self.mode.for_training)
 
 

@@ -291,6 +291,17 @@ def test_buckets_share_memory_and_places():
         assert found == [held(largest)] * 2
 
 
+def test_only_the_default_bucket_searches_for_a_schedule():
+    """Every bucket tried all schedules again, for seconds each."""
+    module = bound(schedule="auto", micro_batches=2, group2ctxs=GROUPS, context=mx.cpu(0))
+    assert len(module.plan.candidates) > 2
+    named = [c for c in module.plan.candidates if c.schedule != "auto"]
+    module.prepare(batch(4))
+    other = module._buckets[4].plan
+    assert other.candidates == (other.choice,)
+    assert other.choice.schedule == min(named, key=lambda c: c.seconds).schedule
+
+
 def test_gradients_of_a_network_are_gone_when_another_one_has_run():
     with bound() as module:
         module.forward(batch(8), is_train=True)
