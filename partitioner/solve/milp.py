@@ -23,6 +23,7 @@ from symgraph.core.types import Array
 
 MAX_VARIABLES = 12_000  # larger programmes prove nothing in reasonable time
 STEPS_PER_VARIABLE = 1_000.0  # steps of the budget for each node of the search
+STEPS_PER_PAIR = 10.0  # for the first node, per pair of variables: no option of HiGHS limits it
 NO_LIMIT = 1e9  # seconds or nodes
 
 
@@ -39,7 +40,7 @@ def programme(core: Elements, bound: float, budget: Budget) -> tuple[float, Arra
     """
     n, k, nets = len(core), core.problem.devices, len(core.nets)
     count = n * k + nets * k + 1
-    nodes = budget.steps / (STEPS_PER_VARIABLE * count)
+    nodes = (budget.steps - STEPS_PER_PAIR * count**2) / (STEPS_PER_VARIABLE * count)
     if count > MAX_VARIABLES or budget.spent or nodes < 1:
         return None
     times = core.times[core.kind_of].T

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from symgraph.passes.batching import Feed
 from symgraph.passes.loss_scale import UNSCALED, LossScale
 from symgraph.passes.precision import FLOAT32
 
+LOG = logging.getLogger(__name__)
 AUTO, ALL, NONE = "auto", "all", "none"
 FORWARD_ONLY = "forward"  # the schedule of plans that do not train
 SCHEDULE_FILES = (".csv", ".txt")
@@ -184,6 +186,7 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
 
     def costs(self, graph: Graph) -> CostModel:
         """Return the costs of a graph on these devices."""
+        LOG.info("costs of %d operators", sum(not node.is_variable for node in graph))
         return self.pricing(graph, self.contexts)
 
     def forward_only(self) -> Options:

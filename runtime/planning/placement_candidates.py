@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,8 +24,10 @@ from runtime.planning.placement_sketch import Sketch
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
+from symgraph.core.units import count_text
 from symgraph.passes.shards import place_of
 
+LOG = logging.getLogger(__name__)
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
 MOST_NODES = 100_000  # of a graph that is searched
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
@@ -115,6 +118,7 @@ class Candidates:
         sketch = Sketch(network, options, coarse, self._kernels, self.prices)
         estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
+        LOG.info("search from the best placements so far, up to %d estimates", estimates)
 
         def devices_of(placement: Placement) -> list[int]:
             return [placement.rank_of[placement.stage_of[name]] for name in coarse.names]
@@ -139,6 +143,7 @@ class Candidates:
 
     def _found(self, strategy: str, machine: Machine, constraints: Constraints) -> Iterator[Placed]:
         for name, limits in self._limits(strategy, constraints):
+            LOG.info("strategy %s on %s", name, count_text(len(machine.devices), "device"))
             yield from self._placed(find_strategy(name), machine, limits)
 
     def _placed(self, place: Strategy, machine: Machine, limits: Constraints) -> list[Placed]:

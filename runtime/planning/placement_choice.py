@@ -8,6 +8,7 @@ first few of the devices; the other devices then stay idle.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from runtime.planning.schedule_choice import select_schedule, step_seconds
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
+LOG = logging.getLogger(__name__)
 Drafting = Callable[[Placement], Draft]
 
 
@@ -140,6 +142,7 @@ class _Tries:
             least = draft.busiest(False, None, lambda cut: self.costs.costs(cut))
             if least >= self.shortest:
                 return PlanCandidate(placed=placed, bound=least)
+        LOG.info("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
             plan = _timed(draft, self.costs)
         except ScheduleError as error:

@@ -5,6 +5,7 @@ Symbol ─make_network→ Network ─placement→ Draft ─select_schedule→ Pl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,8 @@ from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed, batch_size
+
+LOG = logging.getLogger(__name__)
 
 
 def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
@@ -91,6 +94,7 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
         return best
     compared = [PlanCandidate(seconds=best.choice.seconds)]
     for splits in _splits(best, options):
+        LOG.info("%s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
         with suppress(PlacementError, ScheduleError, MicroBatchError):
             other = _planned(request, _with_splits(options, splits))
             compared.append(PlanCandidate(seconds=other.choice.seconds, splits=splits))
@@ -154,6 +158,7 @@ def _with_splits(options: Options, splits: Sequence[GroupSplit]) -> Options:
 
 def _planned(request: PlanRequest, options: Options) -> Plan:
     """Return the plan with the groups split as the options say."""
+    LOG.info("graphs of the network with its gradients")
     network = make_network(request, options, options.group_sizes)
     draft = partial(Draft, network, options=options if request.wrt else options.forward_only())
     placement = _given_placement(network.first, options)

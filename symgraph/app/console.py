@@ -7,11 +7,14 @@ codes. A run that prints its result on stdout passes stderr here.
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
@@ -28,6 +31,7 @@ from symgraph.core.visible import visible, visible_lines
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
 REDRAW_EVERY = 0.25  # seconds between two drawings of the bar, by update() and not by a thread
+SAY_EVERY = 1.0  # seconds before the first line of an activity, and between two
 WINDOW = 20.0  # seconds over which rates and losses are averaged
 
 
@@ -112,6 +116,56 @@ class Console:
             count: samples or tokens processed before.
         """
         return Progress(self, steps, seconds, unit, step, count)
+
+
+class Activity(logging.Handler):
+    """Lines that say what a program is busy with, once that takes longer than a second.
+
+    A context manager. What it says are the messages of a logger, at most one line a second, each
+    once: `planning (12 s): strategy chain on 8 devices`.
+    """
+
+    def __init__(self, console: Console, title: str, logger: str) -> None:
+        """Make a display that is silent until it is entered.
+
+        Args:
+            console: where to write.
+            title: the word that lines begin with.
+            logger: the name of the logger, whose messages of level INFO are shown.
+        """
+        super().__init__(logging.INFO)
+        self.console, self.title = console, title
+        self._logger = logging.getLogger(logger)
+        self._begun, self._doing = console.clock(), ""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._say)
+
+    def __enter__(self) -> Self:
+        self._level = self._logger.level
+        self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        self._logger.addHandler(self)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        self._end.set()
+        self._thread.join()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note what is done now."""
+        self._doing = record.getMessage()
+
+    def _say(self) -> None:
+        """Write what has not been written, every second until the end."""
+        said = ""
+        while not self._end.wait(SAY_EVERY):
+            doing, seconds = self._doing, self.console.clock() - self._begun
+            if doing != said:
+                with suppress(OSError):  # nobody reads it any more
+                    self.console.line(f"{self.title} ({seconds:.0f} s): {doing}")
+                said = doing
 
 
 class _Sample(NamedTuple):

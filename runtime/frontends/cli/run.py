@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from runtime.training.supervised import SupervisorLink
     from runtime.training.trainer import Figures, Progress, Trainer
     from symgraph.app.config import Config
-    from symgraph.app.console import Console
+    from symgraph.app.console import Activity, Console
 
     Work = Callable[[Mapping[str, Config], argparse.Namespace, Clusters, Console], dict[str, Any]]
 
@@ -208,7 +208,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     for name in ("dump", "onnx"):
         if getattr(options, name) is not None:
             require_writable(getattr(options, name), f"cannot write --{name}")
-    with limit_blas(1):
+    with limit_blas(1), _said_while_planning():
         planned = training_plan(config, fresh_pricing())
         text, figures = plan_report(job_of(planned))
     if options.dump is not None:
@@ -221,13 +221,20 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
+def _said_while_planning() -> Activity:
+    """Return a context that says on stderr what planning is busy with, if it takes long."""
+    from symgraph.app.console import Activity, Console
+
+    return Activity(Console(sys.stderr), "planning", "runtime.planning")
+
+
 def _explain(config: Config, options: argparse.Namespace) -> int:
     from runtime.backends.device.processor import limit_blas
     from runtime.frontends.cli.explain_report import explain_report
     from runtime.profiling.calibration.pricing import fresh_pricing
     from runtime.training.job import training_plan
 
-    with limit_blas(1):
+    with limit_blas(1), _said_while_planning():
         text, figures = explain_report(training_plan(config, fresh_pricing()), options.explain)
     print(visible_lines(text))
     if options.json:

@@ -1,11 +1,13 @@
 import io
+import logging
 import math
 import re
 import threading
 
 import pytest
 
-from symgraph.app.console import Console
+from symgraph.app import console as module
+from symgraph.app.console import Activity, Console
 from symgraph.core.units import bytes_text, flops_text, seconds_text, value_text
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")  # anything but a line end
@@ -371,3 +373,30 @@ def test_a_run_that_goes_on_does_not_count_what_was_done_before():
         now[0] = 2.0
         progress.update(5, 5000, 1.0)
     assert stream.getvalue().startswith("step 5/10  loss 1.000  perplexity 2.718  500 tokens/s")
+
+
+# -- an activity ------------------------------------------------------------------------------
+
+
+def test_what_takes_long_says_what_it_does(clock, monkeypatch):
+    """A plan of 96 layers printed nothing for half a minute."""
+    lines, written = io.StringIO(), threading.Event()
+    monkeypatch.setattr(module, "SAY_EVERY", 1e-3)
+    log = logging.getLogger("tests.activity")
+    console = Console(lines, clock=clock)
+    monkeypatch.setattr(console, "line", lambda text: (lines.write(text), written.set()))
+    with Activity(console, "planning", log.name):
+        clock.now += 12
+        log.info("strategy %s", "chain")
+        assert written.wait(60)
+    log.info("not heard")
+    assert lines.getvalue() == "planning (12 s): strategy chain"
+    assert log.level == logging.NOTSET
+
+
+def test_what_is_quick_says_nothing(monkeypatch):
+    monkeypatch.setattr(module, "SAY_EVERY", 600.0)
+    lines = io.StringIO()
+    with Activity(Console(lines), "planning", "tests.activity"):
+        logging.getLogger("tests.activity").info("strategy chain")
+    assert lines.getvalue() == ""
