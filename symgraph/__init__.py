@@ -30,10 +30,12 @@ from symgraph.frontend import (
     context,
     init,
     io,
+    kvstore,
     left_out,
     lr_scheduler,
     metric,
     model,
+    monitor,
     name,
     nd,
     optimizer,
@@ -55,7 +57,9 @@ from symgraph.passes.batching import Feed
 __version__ = "0.2.0.dev0"
 
 initializer = init
+kv = kvstore
 module = mod
+mon = monitor
 ndarray = nd
 rnd = random
 visualization = viz
@@ -71,11 +75,15 @@ PUBLIC_MODULES = {
     "init": init,
     "initializer": init,
     "io": io,
+    "kv": kvstore,
+    "kvstore": kvstore,
     "lr_scheduler": lr_scheduler,
     "metric": metric,
     "mod": mod,
     "model": model,
     "module": mod,
+    "mon": monitor,
+    "monitor": monitor,
     "name": name,
     "nd": nd,
     "ndarray": nd,
@@ -114,11 +122,15 @@ __all__ = [
     "init",
     "initializer",
     "io",
+    "kv",
+    "kvstore",
     "lr_scheduler",
     "metric",
     "mod",
     "model",
     "module",
+    "mon",
+    "monitor",
     "name",
     "nd",
     "ndarray",

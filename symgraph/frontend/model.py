@@ -16,6 +16,7 @@ from typing import Any
 
 from symgraph.core.errors import ConfigError, GraphError, SymgraphError, nearest
 from symgraph.core.types import Array
+from symgraph.frontend.backend import load
 from symgraph.frontend.callback import BatchEndParam
 from symgraph.frontend.name import NameManager
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
@@ -238,3 +239,11 @@ def users_code(key: str, path: str) -> Iterator[None]:
             f"{key}: {path} failed at {at}: {type(error).__name__}: {error} "
             "(--traceback shows all calls)"
         ) from error
+
+
+def __getattr__(name: str) -> Any:
+    if name != "FeedForward":
+        raise AttributeError(
+            f"symgraph.model has no {name!r}; {nearest(name, [*__all__, 'FeedForward'])}"
+        )
+    return load(name).FeedForward

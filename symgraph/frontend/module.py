@@ -7,7 +7,14 @@ from typing import Any
 from symgraph.core.errors import nearest
 from symgraph.frontend.backend import load
 
-CLASSES = ("BaseModule", "BucketingModule", "Module")
+CLASSES = (
+    "BaseModule",
+    "BucketingModule",
+    "Module",
+    "PythonLossModule",
+    "PythonModule",
+    "SequentialModule",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -160,9 +160,9 @@ def on_context(values: Any, context: Context | None) -> NDArray:
     return array
 
 
-def viewed(values: Any) -> Any:
-    """Return a numpy array as an NDArray on the same memory; anything else as it is."""
-    return values.view(NDArray) if type(values) is np.ndarray else values
+def viewed(array: Array) -> Array:
+    """Return a numpy array as an NDArray on the same memory; an array of CuPy as it is."""
+    return array.view(NDArray) if type(array) is np.ndarray else array
 
 
 def array(source: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:

@@ -163,10 +163,12 @@ def save_checkpoint(
     symbol: Symbol | None,
     arg_params: Mapping[str, Any],
     aux_params: Mapping[str, Any],
+    remove_amp_cast: bool = True,
 ) -> None:
     """Write `<prefix>-symbol.json` and `<prefix>-<epoch>.params` (`mx.model.save_checkpoint`).
 
-    A missing folder is created. Raises ConfigError if the files cannot be written.
+    A missing folder is created; remove_amp_cast is accepted without effect, as networks have no
+    such casts. Raises ConfigError if the files cannot be written.
     """
     try:
         Path(prefix).parent.mkdir(parents=True, exist_ok=True)

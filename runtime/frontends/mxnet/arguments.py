@@ -6,6 +6,7 @@ Arrays by name, requests for gradients, descriptions of inputs: checked, and in 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from symgraph.core.errors import ConfigError, GraphError, ShapeError, nearest
 from symgraph.core.types import BFLOAT16, DTYPES, Array, Shape, TensorType
 from symgraph.frontend import optimizer as optimizers
 from symgraph.frontend.init import AnyInitializer, create
-from symgraph.frontend.io import DataDesc, describe
+from symgraph.frontend.io import DataBatch, DataDesc, describe
+from symgraph.frontend.kvstore import KVStore, create_store
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed
 
 REQUESTS = ("null", "write", "add")
-STORES = (None, "local", "device")
 GradReq = str | Sequence[str] | Mapping[str, str]
 
 
@@ -160,13 +161,13 @@ def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, Tenso
     }
 
 
-def guessed_label(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
-    """The type of a label without description: its samples lie along the data's batch axis."""
+def guessed_input(name: str, shape: Shape, data: Sequence[DataDesc]) -> Feed:
+    """The type of a label or state without description: samples lie along the data's batch axis."""
     feed = data[0].feed
     size = feed.type.shape[feed.axis]
     if shape[feed.axis : feed.axis + 1] != (size,):
         raise ShapeError(
-            f"label {name!r} of shape {shape} does not have the batch of {size} along axis "
+            f"input {name!r} of shape {shape} does not have the batch of {size} along axis "
             f"{feed.axis}: describe it in label_shapes"
         )
     return DataDesc(name, shape, "float32", "T" * feed.axis + "N").feed
@@ -201,6 +202,22 @@ def match_arrays(
     return pairs
 
 
+def as_batch(batch: Any) -> DataBatch:
+    """Return a DataBatch unchanged, or make one of an object that has `data`.
+
+    Raises TypeError for an object that has none.
+    """
+    if isinstance(batch, DataBatch):
+        return batch
+    if not hasattr(batch, "data") or isinstance(batch, np.ndarray):
+        raise TypeError(
+            "a batch is an io.DataBatch, or another object with a list of arrays named data, not "
+            f"a {type(batch).__name__}"
+        )
+    known = {f.name: getattr(batch, f.name) for f in fields(DataBatch) if hasattr(batch, f.name)}
+    return DataBatch(**known)
+
+
 # -- first values and optimizers -----------------------------------------------------------------
 
 
@@ -214,7 +231,7 @@ def create_initializer(
 
 
 def create_optimizer(
-    kvstore: str | None,
+    kvstore: str | KVStore | None,
     optimizer: str | Optimizer,
     settings: Mapping[str, Any] | Iterable[tuple[str, Any]] | None,
     data: DataDesc,
@@ -227,8 +244,8 @@ def create_optimizer(
         ConfigError: An unknown name, store or setting.
         TypeError: An object that is no optimizer.
     """
-    if kvstore not in STORES:
-        raise ConfigError(f"kvstore={kvstore!r}: the known ones are {STORES}")
+    if kvstore is not None:
+        create_store(kvstore)
     if isinstance(optimizer, str):
         rescale = 1.0 / data.shape[data.feed.axis]
         return optimizers.create(optimizer, **{"rescale_grad": rescale, **dict(settings or ())})

@@ -1,15 +1,17 @@
-"""The module interface: training, scoring and predicting over data iterators (MXNet BaseModule)."""
+"""The base of all modules: training, scoring and predicting over data iterators (BaseModule)."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from runtime.backends.device.arrays import on_host
-from runtime.frontends.mxnet.store_module import RATE, Settings, StoreModule
+from runtime.frontends.mxnet.arguments import as_batch
 from symgraph.core.batch_layout import Layout, Split
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
@@ -17,15 +19,166 @@ from symgraph.frontend import metric
 from symgraph.frontend.callback import BatchEnd, BatchEndParam
 from symgraph.frontend.init import AnyInitializer, Uniform
 from symgraph.frontend.io import DataBatch, DataIter
+from symgraph.frontend.kvstore import KVStore
 from symgraph.frontend.metric import EvalMetric
+from symgraph.frontend.monitor import Monitor
+from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.optimizer import Optimizer
+from symgraph.frontend.params_file import load_params, save_params
+from symgraph.frontend.symbol import Symbol
 
 Callbacks = Callable[..., None] | Sequence[Callable[..., None]] | None
 Metrics = metric.Metric | list[metric.Metric]
+Settings = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Params = dict[str, Array]
+Store = str | KVStore | None
+RATE: Settings = (("learning_rate", 0.01),)
 
 
-class BaseModule(StoreModule):
-    """Loops over the batches of data iterators, whatever the kind of module."""
+def as_ndarrays(arrays: Mapping[str, Array]) -> Params:
+    """Return arrays as `nd.NDArray`s on the same memory."""
+    return {name: viewed(array) for name, array in arrays.items()}
+
+
+def per_context(arrays: list[Any], merged: bool) -> list[Any]:
+    """Return arrays as they are, or, as those of one context, each in a list of its own."""
+    return arrays if merged else [[array] for array in arrays]
+
+
+class BaseModule(ABC):
+    """What modules of all kinds have: loops over the batches of data iterators (MXNet BaseModule).
+
+    A kind of module says how it is bound, and how it computes a batch forward and backward.
+    """
+
+    def __init__(self, logger: Any = logging) -> None:
+        """logger: where `fit` logs."""
+        self.logger = logger
+
+    # -- what a kind of module has -------------------------------------------------------------
+
+    @property
+    def symbol(self) -> Symbol | None:
+        """The network; None for a module that is not made of one."""
+        return None
+
+    @property
+    @abstractmethod
+    def binded(self) -> bool:
+        """Whether it is bound to shapes."""
+
+    @property
+    @abstractmethod
+    def for_training(self) -> bool:
+        """Whether it is bound for training."""
+
+    @property
+    @abstractmethod
+    def data_names(self) -> list[str]:
+        """The names of the inputs."""
+
+    @property
+    @abstractmethod
+    def output_names(self) -> list[str]:
+        """The names of the outputs."""
+
+    @property
+    @abstractmethod
+    def output_shapes(self) -> list[tuple[str, Any]]:
+        """(name, shape) of each output."""
+
+    @abstractmethod
+    def bind(
+        self,
+        data_shapes: Sequence[Any],
+        label_shapes: Sequence[Any] | None = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Any = None,
+        grad_req: str | Sequence[str] | Mapping[str, str] = "write",
+    ) -> None:
+        """Prepare for batches of these shapes."""
+
+    @abstractmethod
+    def init_params(
+        self,
+        initializer: AnyInitializer | None = Uniform(0.01),  # noqa: B008
+        arg_params: Mapping[str, Any] | None = None,
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """Set first values of parameters: the given ones, and the initializer's for the rest."""
+
+    @abstractmethod
+    def init_optimizer(
+        self,
+        kvstore: Store = "local",
+        optimizer: str | Optimizer = "sgd",
+        optimizer_params: Settings = RATE,
+        force_init: bool = False,
+    ) -> None:
+        """Choose the optimizer, by name or as an object; one that is chosen stays."""
+
+    @abstractmethod
+    def get_params(self) -> tuple[Params, Params]:
+        """Copy (parameters, auxiliary states), by name."""
+
+    @abstractmethod
+    def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
+        """Compute the outputs of a batch."""
+
+    @abstractmethod
+    def backward(self, out_grads: Any = None) -> None:
+        """Compute the gradients of the last forward."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Change the parameters by the gradients."""
+
+    @abstractmethod
+    def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
+        """The outputs of the last batch."""
+
+    @abstractmethod
+    def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
+        """The gradients of the inputs."""
+
+    @abstractmethod
+    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
+        """Tell where the samples of the last batch lie.
+
+        Returns:
+            The batch's size; its layout in each output; its axis in each label, in the batch's
+            order, or None for a label that is not read.
+        """
+
+    @abstractmethod
+    def install_monitor(self, mon: Monitor) -> None:
+        """Let a monitor see every pass."""
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def set_params(
+        self,
+        arg_params: Mapping[str, Any],
+        aux_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = True,
+        allow_extra: bool = False,
+    ) -> None:
+        """Give parameters and auxiliary states values; see `init_params`."""
+        self.init_params(None, arg_params, aux_params or {}, allow_missing, force_init, allow_extra)
+
+    def save_params(self, fname: str) -> None:
+        """Write parameters and auxiliary states to a `.params` file."""
+        save_params(fname, *self.get_params())
+
+    def load_params(self, fname: str) -> None:
+        """Read what `save_params` wrote."""
+        self.set_params(*load_params(fname))
 
     # -- training ------------------------------------------------------------------------------
 
@@ -36,7 +189,7 @@ class BaseModule(StoreModule):
         eval_metric: Metrics = "acc",
         epoch_end_callback: Callbacks = None,
         batch_end_callback: Callbacks = None,
-        kvstore: str | None = "local",
+        kvstore: Store = "local",
         optimizer: str | Optimizer = "sgd",
         optimizer_params: Settings = RATE,
         eval_end_callback: Callbacks = None,
@@ -50,30 +203,33 @@ class BaseModule(StoreModule):
         begin_epoch: int = 0,
         num_epoch: int | None = None,
         validation_metric: Metrics | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         """Bind, initialize and train for epochs begin_epoch to num_epoch (MXNet's `fit`).
 
-        After each epoch the metric is logged, callbacks are called, and eval_data is scored.
+        After each epoch the metric is logged, callbacks are called, and eval_data is scored. A
+        monitor sees every batch.
         """
         epochs = _epochs(begin_epoch, num_epoch)
-        _require_iterators(train_data, eval_data)
+        _require_iterator("train_data", train_data)
+        if eval_data is not None:
+            _require_iterator("eval_data", eval_data)
         self.bind(train_data.provide_data, train_data.provide_label, force_rebind=force_rebind)
+        if monitor is not None:
+            self.install_monitor(monitor)
         self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
         self.init_optimizer(kvstore, optimizer, optimizer_params)
         shown, callbacks = metric.create(eval_metric), _listed(batch_end_callback)
         for epoch in epochs:
-            self._epoch(epoch, train_data, shown, callbacks)
+            self._epoch(epoch, train_data, shown, callbacks, monitor)
             for callback in _listed(epoch_end_callback):
                 callback(epoch, self.symbol, *self.get_params())
             if eval_data is not None:
-                validation = self.score(
-                    eval_data,
-                    validation_metric or eval_metric,
-                    epoch=epoch,
-                    batch_end_callback=eval_batch_end_callback,
-                    score_end_callback=eval_end_callback,
+                wanted, at_ends = validation_metric or eval_metric, eval_end_callback
+                figures = self.score(
+                    eval_data, wanted, None, eval_batch_end_callback, at_ends, epoch=epoch
                 )
-                self._log(epoch, "Validation", validation)
+                self._log(epoch, "Validation", figures)
             train_data.reset()
 
     def _log(self, epoch: int, what: str, figures: list[tuple[str, float]]) -> None:
@@ -86,14 +242,19 @@ class BaseModule(StoreModule):
         train_data: DataIter,
         shown: EvalMetric,
         callbacks: Sequence[BatchEnd],
+        monitor: Monitor | None,
     ) -> None:
         """Train for an epoch and log its metric and time."""
         start = time.perf_counter()
         shown.reset()
         nbatch = -1
         for nbatch, data_batch in enumerate(train_data):
+            if monitor is not None:
+                monitor.tic()
             self.train_batch(data_batch)
-            self.update_metric(shown, data_batch.label)
+            self.update_metric(shown, as_batch(data_batch).label)
+            if monitor is not None:
+                monitor.toc_print()
             for callback in callbacks:
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
         if nbatch < 0:
@@ -101,10 +262,19 @@ class BaseModule(StoreModule):
         self._log(epoch, "Train", shown.get_global_name_value())
         self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - start)
 
-    def forward_backward(self, data_batch: DataBatch) -> None:
+    def forward_backward(self, data_batch: Any) -> None:
         """`forward` for training and `backward`."""
         self.forward(data_batch, is_train=True)
         self.backward()
+
+    def train_batch(self, data_batch: Any) -> None:
+        """Run forward, backward and update."""
+        self.forward_backward(data_batch)
+        self.update()
+
+    def prepare(self, data_batch: Any) -> None:
+        """Make ready for a batch; TypeError for what is none."""
+        as_batch(data_batch)
 
     # -- using ---------------------------------------------------------------------------------
 
@@ -168,10 +338,13 @@ class BaseModule(StoreModule):
         if not merge_batches or not batches:
             return batches
         merged = [
-            np.concatenate(parts, axis=layout.axis if isinstance(layout, Split) else 0)
+            np.concatenate(
+                [*map(np.asarray, parts)], axis=layout.axis if isinstance(layout, Split) else 0
+            )
             for parts, layout in zip(zip(*batches, strict=True), self.samples()[1], strict=True)
         ]
-        return merged[0] if len(merged) == 1 and not always_output_list else merged
+        wholes = [viewed(whole) for whole in merged]
+        return wholes[0] if len(wholes) == 1 and not always_output_list else wholes
 
     def update_metric(self, eval_metric: EvalMetric, labels: Sequence[Any], pad: int = 0) -> None:
         """Show the last batch's labels and outputs to a metric, without its last `pad` samples."""
@@ -179,7 +352,7 @@ class BaseModule(StoreModule):
         shown = {}
         for (name, axis), label in zip(axes.items(), map(on_host, labels), strict=False):
             if axis is not None:
-                shown[name] = _without(label, Split(axis), size, pad) if pad else label
+                shown[name] = _without(label, Split(axis), size, pad) if pad else viewed(label)
         outputs = dict(zip(self.output_names, self._unpadded(pad), strict=True))
         eval_metric.update_dict(shown, outputs)
 
@@ -194,23 +367,36 @@ class BaseModule(StoreModule):
     def _batches(
         data: DataIter, num_batch: int | None, reset: bool
     ) -> Iterator[tuple[int, DataBatch]]:
-        _require_iterators(data)
+        _require_iterator("eval_data", data)
         if reset:
             data.reset()
         for nbatch, batch in enumerate(data):
             if nbatch == num_batch:
                 return
-            yield nbatch, batch
+            yield nbatch, as_batch(batch)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the module's threads; it cannot run afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:
     """An array without the samples that pad a batch; as it is if it has no samples."""
     if not isinstance(layout, Split):
-        return array
-    before, after = array.shape[: layout.axis], array.shape[layout.axis + 1 :]
-    view = array.reshape(*before, layout.outer, batch, layout.inner, *after)
+        return viewed(array)
+    plain = np.asarray(array)
+    before, after = plain.shape[: layout.axis], plain.shape[layout.axis + 1 :]
+    view = plain.reshape(*before, layout.outer, batch, layout.inner, *after)
     kept = view.take(np.arange(batch - pad), axis=layout.axis + 1)
-    return kept.reshape(*before, -1, *after)
+    return viewed(kept.reshape(*before, -1, *after))
 
 
 def _epochs(begin: int, end: int | None) -> range:
@@ -220,14 +406,13 @@ def _epochs(begin: int, end: int | None) -> range:
     return range(begin, end)
 
 
-def _require_iterators(*given: Any) -> None:
-    """TypeError for data that is no iterator, such as an array; None is no data."""
-    for data in given:
-        if data is not None and not (hasattr(data, "reset") and hasattr(data, "__iter__")):
-            raise TypeError(
-                "data comes from an iterator, such as NDArrayIter(data, label, batch_size), not "
-                f"from a {type(data).__name__}"
-            )
+def _require_iterator(what: str, data: Any) -> None:
+    """TypeError for data that is no iterator, such as an array or None."""
+    if not (hasattr(data, "reset") and hasattr(data, "__iter__")):
+        raise TypeError(
+            f"{what} is an iterator, such as io.NDArrayIter(data, label, batch_size), not "
+            f"{'None' if data is None else 'a ' + type(data).__name__}"
+        )
 
 
 def _listed(callbacks: Callbacks) -> Sequence[Callable[..., None]]:

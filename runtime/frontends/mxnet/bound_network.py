@@ -140,9 +140,11 @@ class BoundNetwork:
                 "or MakeLoss, or call forward and backward with head gradients"
             )
         store, session = self.store, self._session()
-        session.seed, session.steps = store.next_key(train=True)
+        values, key = self._values(feeds, train=True), store.next_key(train=True)
+        store.watch.look(self, values, True, key)
+        session.seed, session.steps = key
         with store.cores():
-            session.step(self._values(feeds, train=True))
+            session.step(values)
         store.take_back(session.updaters)
         self._passed(session, trained=True)
         self._ready, self._read = False, None

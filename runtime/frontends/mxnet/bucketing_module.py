@@ -6,16 +6,17 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from runtime.frontends.mxnet.base_module import BaseModule
+from runtime.frontends.mxnet.arguments import as_batch
 from runtime.frontends.mxnet.module import Module
 from runtime.frontends.mxnet.module_binding import ModuleBinding, ModuleSymbol
+from runtime.frontends.mxnet.store_module import StoreModule
 from symgraph.core.errors import ConfigError
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.model import SymGen, bucket_network
 from symgraph.frontend.params_file import load_params
 
 
-class BucketingModule(BaseModule):
+class BucketingModule(StoreModule):
     """A module whose batches say which bucket's network they are for (MXNet BucketingModule).
 
     The default bucket's network holds all parameters; another bucket's is planned when its first
@@ -61,7 +62,8 @@ class BucketingModule(BaseModule):
         if bucket_key not in self._buckets:
             symbol, data, labels = bucket_network(self._sym_gen, bucket_key)
             fixed = self._names.fixed_names
-            names = ModuleSymbol.of(symbol, data, labels, fixed, self.logger)
+            states = self._names.state_names
+            names = ModuleSymbol.of(symbol, data, labels, fixed, self.logger, states)
             self._buckets[bucket_key] = ModuleBinding(
                 names,
                 data_shapes,
@@ -73,10 +75,10 @@ class BucketingModule(BaseModule):
             )
         self._turned = self._buckets[bucket_key]
 
-    def prepare(self, data_batch: DataBatch) -> None:
+    def prepare(self, data_batch: Any) -> None:
         """Plan the network of a batch's bucket; the current bucket stays."""
         before = self._current
-        self._switch(data_batch)
+        self._switch(as_batch(data_batch))
         self._turned = before
 
     def _switch(self, batch: DataBatch) -> None:

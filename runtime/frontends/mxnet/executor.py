@@ -15,6 +15,7 @@ from partitioner.placement.group2ctx import Groups
 from runtime.backends.device.arrays import fill, is_on_gpu
 from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, grad_requests, host_array
 from runtime.frontends.mxnet.bound_network import BindRequest, BoundNetwork, PlannedNetwork
+from runtime.frontends.mxnet.internals_watch import Active, Callback, InternalsWatch, always
 from runtime.frontends.mxnet.parameter_store import ParameterStore
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
@@ -222,6 +223,23 @@ class Executor:
                 elif not allow_extra_params:
                     raise GraphError(f"no parameter {name!r}; {nearest(name, table)}")
 
+    def set_monitor_callback(
+        self, callback: Callback, monitor_all: bool = False, active: Active = always
+    ) -> None:
+        """Call a function with the name and values of every output of every node, each pass.
+
+        Args:
+            callback: Called with (name, array) when `forward` begins.
+            monitor_all: Whether arguments are shown as well.
+            active: Asked before each pass whether to show it.
+        """
+        self._store.watch.close()
+        self._store.watch = InternalsWatch(callback, active, inputs=monitor_all)
+
+    def named_arrays(self) -> list[tuple[str, Array]]:
+        """The arguments and auxiliary states, by name, for monitors."""
+        return [*self.arg_dict.items(), *self.aux_dict.items()]
+
     def debug_str(self) -> str:
         """The placement and communication table, then every node with its stage."""
         partition = self.plan.partition
@@ -235,7 +253,7 @@ class Executor:
 
     def close(self) -> None:
         """End the executor's threads; it cannot run afterwards."""
-        self._store.cluster.close()
+        self._store.close()
 
     def __enter__(self) -> Executor:
         return self

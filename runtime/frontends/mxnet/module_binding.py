@@ -12,7 +12,7 @@ from runtime.frontends.mxnet.arguments import (
     argument_types,
     descriptions,
     grad_requests,
-    guessed_label,
+    guessed_input,
     known_labels,
     known_names,
     match_arrays,
@@ -35,12 +35,14 @@ InputKey = tuple[tuple[str, Feed], ...]  # the inputs that a network is bound to
 
 @dataclass(frozen=True)
 class ModuleSymbol:
-    """A symbol, and which of its arguments are data, labels and parameters that stay fixed."""
+    """A symbol, and which of its arguments are data, labels, states and fixed parameters."""
 
     symbol: Symbol
     data_names: list[str]
     label_names: list[str]
     fixed_names: list[str]
+    #: Inputs that batches do not have: their values stay until `set_states`.
+    state_names: list[str]
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class ModuleSymbol:
         label_names: Sequence[str] | None,
         fixed_names: Sequence[str] | None,
         logger: Any,
+        state_names: Sequence[str] | None = None,
     ) -> ModuleSymbol:
         """Check the names that a module is given."""
         if not isinstance(symbol, Symbol):
@@ -60,12 +63,13 @@ class ModuleSymbol:
             known_names("data_names", data_names, arguments),
             known_labels(label_names, arguments, logger),
             known_names("fixed_param_names", fixed_names, arguments),
+            known_names("state_names", state_names, arguments),
         )
 
     @cached_property
     def parameters(self) -> list[str]:
         """The arguments that are no inputs."""
-        inputs = {*self.data_names, *self.label_names}
+        inputs = {*self.data_names, *self.label_names, *self.state_names}
         return [n for n in self.symbol.list_arguments() if n not in inputs]
 
     @cached_property
@@ -138,6 +142,11 @@ class ModuleBinding:
         return self.first.plan
 
     @property
+    def state_feeds(self) -> dict[str, Feed]:
+        """The types of `state_names` for the bound shapes."""
+        return {name: self.plan.feeds[name] for name in self.names.state_names}
+
+    @property
     def output_shapes(self) -> list[tuple[str, Shape]]:
         """(name, shape) of each output for the bound shapes."""
         symbol, shapes = self.names.symbol, {d.name: d.shape for d in (*self.data, *self.labels)}
@@ -181,10 +190,10 @@ class ModuleBinding:
         """The request for a network of these inputs; allocates parameters that are new."""
         names, store = self.names, self.store
         feeds = {d.name: d.feed for d in (*data, *labels)}
-        missing = [n for n in names.label_names if n not in feeds]
+        missing = [n for n in (*names.label_names, *names.state_names) if n not in feeds]
         types = argument_types(names.symbol, feeds)
         store.allocate({n: types[n] for n in (*names.parameters, *names.states)})
-        feeds |= {name: guessed_label(name, types[name].shape, data) for name in missing}
+        feeds |= {name: guessed_input(name, types[name].shape, data) for name in missing}
         return BindRequest(
             self._requests,
             trains=self.mode.for_training,

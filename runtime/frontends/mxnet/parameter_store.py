@@ -54,6 +54,9 @@ class Watch:
     ) -> None:
         """Look at a bound network, what it is fed, its mode and the key of its random numbers."""
 
+    def close(self) -> None:
+        """End whatever it uses."""
+
 
 class FirstValues(NamedTuple):
     """Names of parameters or states, with the values that a user gives for some of them."""
@@ -233,6 +236,11 @@ class ParameterStore:
         for table in (self.device_copies, self.grads, self.states):
             table.clear()
         self._set_states(after, states)
+
+    def close(self) -> None:
+        """End the threads of all networks."""
+        self.watch.close()
+        self.cluster.close()
 
     # -- passes ------------------------------------------------------------------------------
 

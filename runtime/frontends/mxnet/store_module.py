@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-from runtime.frontends.mxnet.arguments import create_initializer, create_optimizer
+import numpy as np
+
+from runtime.backends.device.arrays import on_host
+from runtime.frontends.mxnet.arguments import as_batch, create_initializer, create_optimizer
+from runtime.frontends.mxnet.base_module import (
+    RATE,
+    BaseModule,
+    Params,
+    Settings,
+    Store,
+    as_ndarrays,
+    per_context,
+)
 from runtime.frontends.mxnet.bound_network import BoundNetwork
+from runtime.frontends.mxnet.internals_watch import Active, Callback, InternalsWatch, always
 from runtime.frontends.mxnet.module_binding import BindMode, ModuleBinding, ModuleSymbol
 from runtime.frontends.mxnet.parameter_store import FirstValues, ParameterStore
 from runtime.planning.options import Options
@@ -17,17 +30,14 @@ from symgraph.core.errors import GraphError, RunError, nearest
 from symgraph.core.types import Array, Shape
 from symgraph.frontend.init import AnyInitializer, Uniform
 from symgraph.frontend.io import DataBatch, DataDesc
+from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.optimizer import Optimizer
-from symgraph.frontend.params_file import load_params, save_checkpoint, save_params
+from symgraph.frontend.params_file import save_checkpoint
 from symgraph.frontend.symbol import Symbol
 
-Settings = Mapping[str, Any] | Iterable[tuple[str, Any]]
-Params = dict[str, Array]
-RATE: Settings = (("learning_rate", 0.01),)
 
-
-class StoreModule:
-    """Networks on one parameter store, of which one is current: what every module has.
+class StoreModule(BaseModule):
+    """Networks on one parameter store, of which one is current.
 
     How a module finds the network of a batch is in `_turn_to`.
     """
@@ -35,15 +45,18 @@ class StoreModule:
     #: Whether other modules may share its parameters.
     shareable = True
 
-    def __init__(self, names: ModuleSymbol, options: Options, seed: int, logger: Any) -> None:
+    def __init__(
+        self, names: ModuleSymbol, options: Options, seed: int | None, logger: Any
+    ) -> None:
         """names: those of the symbol that holds all parameters."""
-        self.logger = logger
+        super().__init__(logger)
         self._names, self._options, self._seed = names, options, seed
         self._loaded: tuple[Params, Params] | None = None  # of a checkpoint, until it is bound
         self._loaded_states: str | None = None
         self._bound: tuple[ParameterStore, ModuleBinding] | None = None
         self._turned: ModuleBinding | None = None  # to the current bucket
         self._buckets: dict[Hashable, ModuleBinding] = {}  # besides the default one
+        self._states: dict[str, Array] = {}  # the values of inputs that batches do not have
 
     # -- names and shapes ----------------------------------------------------------------------
 
@@ -126,6 +139,11 @@ class StoreModule:
         return self._current.labels
 
     @property
+    def _label_shapes(self) -> list[DataDesc] | None:
+        """The labels as they were bound, or None: MXNet's tutorials pass it on to `bind`."""
+        return self._current.labels if self.binded else None
+
+    @property
     def output_shapes(self) -> list[tuple[str, Shape]]:
         """(name, shape) of each output of the bound network."""
         return self._current.output_shapes
@@ -189,8 +207,23 @@ class StoreModule:
         if self.binded and shared_module is None:
             store.move(self._default.plan, binding.plan)
         self._bound, self._turned, self._buckets = (store, binding), None, {}
+        self._states = {n: np.zeros(*feed.type) for n, feed in binding.state_feeds.items()}
         if self._loaded is not None:
             self.init_params(None, *self._loaded)
+
+    def reshape(
+        self, data_shapes: Sequence[Any], label_shapes: Sequence[Any] | None = None
+    ) -> None:
+        """Bind again for the same purpose to other shapes; parameters and optimizer stay."""
+        mode = self._default.mode
+        self.bind(
+            data_shapes,
+            label_shapes,
+            mode.for_training,
+            mode.inputs_need_grad,
+            force_rebind=True,
+            grad_req=mode.grad_req,
+        )
 
     def _new_store(self) -> ParameterStore:
         cluster = ThreadCluster(len(self._options.devices))
@@ -235,27 +268,8 @@ class StoreModule:
         """Copy (parameters, auxiliary states), by name."""
         if not self.binded and self._loaded is not None:
             return self._loaded
-        store = self._ready_store()
-        return store.copies(self._names.parameters), store.copies(self._names.states)
-
-    def set_params(
-        self,
-        arg_params: Mapping[str, Any],
-        aux_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = True,
-        allow_extra: bool = False,
-    ) -> None:
-        """Give parameters and auxiliary states values; see `init_params`."""
-        self.init_params(None, arg_params, aux_params or {}, allow_missing, force_init, allow_extra)
-
-    def save_params(self, fname: str) -> None:
-        """Write parameters and auxiliary states to a `.params` file."""
-        save_params(fname, *self.get_params())
-
-    def load_params(self, fname: str) -> None:
-        """Read what `save_params` wrote."""
-        self.set_params(*load_params(fname))
+        store, names = self._ready_store(), self._names
+        return as_ndarrays(store.copies(names.parameters)), as_ndarrays(store.copies(names.states))
 
     @property
     def grad_dict(self) -> Params:
@@ -264,13 +278,13 @@ class StoreModule:
         They lie on the parameters' devices; of one in shards or replicas, whole on the host. They
         do not contain the loss scale.
         """
-        return self._store.grads
+        return as_ndarrays(self._store.grads)
 
     # -- steps ---------------------------------------------------------------------------------
 
     def init_optimizer(
         self,
-        kvstore: str | None = "local",
+        kvstore: Store = "local",
         optimizer: str | Optimizer = "sgd",
         optimizer_params: Settings = RATE,
         force_init: bool = False,
@@ -295,22 +309,23 @@ class StoreModule:
     def _turn_to(self, batch: DataBatch) -> dict[str, Any]:
         """Make the network of a batch the last one; return the batch's arrays by name."""
         self._ready_store()
-        return self._current.turn_to(batch)
+        return self._current.turn_to(batch) | self._states
 
-    def forward(self, data_batch: DataBatch, is_train: bool | None = None) -> None:
+    def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Compute the outputs of a batch; is_train: by default whether it is bound for training.
 
-        A batch of other shapes than the bound ones is bound by itself.
+        The batch may be any object that has `data`, a list of arrays, and whatever else it has of a
+        DataBatch. One of other shapes than the bound ones is bound by itself.
         """
         train = self.for_training if is_train is None else is_train
         if train and not self.for_training:
             raise RunError("forward(is_train=True), but the module is not bound for training")
-        feeds = self._turn_to(data_batch)
+        feeds = self._turn_to(as_batch(data_batch))
         self._last.forward(feeds, train)
 
-    def train_batch(self, data_batch: DataBatch) -> None:
+    def train_batch(self, data_batch: Any) -> None:
         """Run forward, backward and update as one pipelined step."""
-        feeds = self._turn_to(data_batch)
+        feeds = self._turn_to(as_batch(data_batch))
         self._last.train(feeds)
 
     def backward(self, out_grads: Any = None) -> None:
@@ -321,13 +336,62 @@ class StoreModule:
         """Change the parameters by the gradients."""
         self._last.update()
 
-    def get_outputs(self) -> list[Array]:
-        """The outputs of the last batch."""
-        return self._last.outputs()
+    def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
+        """The outputs of the last batch; without merging, each in a list of its own."""
+        return per_context([viewed(a) for a in self._last.outputs()], merge_multi_context)
 
-    def get_input_grads(self) -> list[Array]:
-        """The gradients of the inputs, in the order of data_names."""
-        return self._last.gradients_of(self.data_names)
+    def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
+        """The gradients of the inputs, in the order of data_names; merging: as `get_outputs`."""
+        found = self._last.gradients_of(self.data_names)
+        return per_context([viewed(a) for a in found], merge_multi_context)
+
+    def get_states(self, merge_multi_context: bool = True) -> list[Any]:
+        """The values of `state_names`; merging: as `get_outputs`."""
+        found = [viewed(self._states[name].copy()) for name in self._names.state_names]
+        return per_context(found, merge_multi_context)
+
+    def set_states(self, states: Sequence[Any] | None = None, value: float | None = None) -> None:
+        """Set the values of `state_names`: to arrays, in order, or all to a number.
+
+        Raises GraphError unless exactly one of both is given, with an array for each name.
+        """
+        names = self._names.state_names
+        if (states is None) == (value is None):
+            raise GraphError("set_states takes either states or a value")
+        values = [value] * len(names) if states is None else list(states)
+        if len(values) != len(names):
+            raise GraphError(f"set_states: {len(values)} arrays for the states {names}")
+        for name, new in zip(names, values, strict=True):
+            array = on_host(new[0] if isinstance(new, list | tuple) else new)
+            if array.ndim and array.shape != self._states[name].shape:
+                shape = self._states[name].shape
+                raise GraphError(f"set_states: {name!r} of shape {shape} is given {array.shape}")
+            self._states[name][...] = array
+
+    # -- monitors ------------------------------------------------------------------------------
+
+    def install_monitor(self, mon: Any) -> None:
+        """Let a `mx.mon.Monitor` see every pass."""
+        self._require_bound()
+        mon.install(self)
+
+    def set_monitor_callback(
+        self, callback: Callback, monitor_all: bool = False, active: Active = always
+    ) -> None:
+        """Call a function with the name and values of every output of every node, each pass.
+
+        Args:
+            callback: Called with (name, array) before a pass that trains and updates, and with
+                other passes.
+            monitor_all: Whether inputs are shown as well.
+            active: Asked before each pass whether to show it.
+        """
+        self._store.watch.close()
+        self._store.watch = InternalsWatch(callback, active, inputs=monitor_all)
+
+    def named_arrays(self) -> list[tuple[str, Array]]:
+        """Parameters and auxiliary states, by name, for monitors."""
+        return [pair for table in self.get_params() for pair in table.items()]
 
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
         """Tell where the samples of the last batch lie.
@@ -366,13 +430,7 @@ class StoreModule:
     def close(self) -> None:
         """End the module's threads; it cannot run afterwards."""
         if self.binded:
-            self._store.cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+            self._store.close()
 
     def _require_bound(self) -> tuple[ParameterStore, ModuleBinding]:
         if self._bound is None:

@@ -1,0 +1,89 @@
+"""Intermediate values: every pass of a network once more, with the outputs of all nodes shown.
+
+What a plan computes has other nodes than the symbol: some are merged, others are never stored. So a
+second network, of the symbol's internals, runs on copies of the parameters, with the same random
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.device.arrays import on_host
+from runtime.frontends.mxnet.bound_network import BoundNetwork, PlannedNetwork
+from runtime.frontends.mxnet.parameter_store import ParameterStore, Watch
+from runtime.planning.options import Options
+from runtime.transports import ThreadCluster
+from symgraph.core.types import Array
+from symgraph.frontend.ndarray import viewed
+from symgraph.frontend.symbol import Symbol
+
+Callback = Callable[[str, Array], None]
+Active = Callable[[], bool]
+
+
+def always() -> bool:
+    """Return that every pass is shown."""
+    return True
+
+
+class InternalsWatch(Watch):
+    """Shows the values of all nodes of each pass to a function, before the pass runs."""
+
+    def __init__(self, callback: Callback, active: Active, *, inputs: bool) -> None:
+        """Show passes while `active` says so; inputs: also the values of arguments."""
+        self._callback, self._active, self._inputs = callback, active, inputs
+        self._last: tuple[BoundNetwork, BoundNetwork] | None = None
+
+    def look(
+        self, network: Any, feeds: Mapping[str, Array], train: bool, key: tuple[int, int]
+    ) -> None:
+        """See Watch."""
+        if not self._active():
+            return
+        internals = self._internals(network)
+        arrays = internals.store.arrays
+        for name, array in network.store.copies(arrays).items():
+            arrays[name][...] = on_host(array)
+        seed, step = key
+        internals.reader.forward(feeds, train=train, seed=seed, step=step)
+        if self._inputs:
+            for name in network.symbol.list_arguments():
+                self._callback(
+                    name, viewed(np.array(feeds[name] if name in feeds else arrays[name]))
+                )
+        names = internals.symbol.list_outputs()
+        for name, output in zip(names, internals.reader.outputs(), strict=True):
+            self._callback(name, viewed(output))
+
+    def _internals(self, network: BoundNetwork) -> BoundNetwork:
+        """The network of the internals of the one that ran last, planned when it is new."""
+        if self._last is None or self._last[0] is not network:
+            self.close()
+            self._last = network, _internals_of(network)
+        return self._last[1]
+
+    def close(self) -> None:
+        """End the threads of the second network."""
+        if self._last is not None:
+            self._last[1].store.cluster.close()
+            self._last = None
+
+
+def _internals_of(network: BoundNetwork) -> BoundNetwork:
+    """Plan all outputs of all nodes of a network, on the host, without gradients."""
+    entries = network.symbol.get_internals().entries
+    symbol = Symbol([entry for entry in entries if entry.node.op is not None])
+    request = replace(network.network.request, requests={}, trains=False)
+    options = Options(precision=network.plan.options.precision)
+    store = ParameterStore(ThreadCluster(1), trains=False)
+    planned = PlannedNetwork(symbol, request, options)
+    known = network.store.arrays
+    store.use(
+        {n: np.zeros(known[n].shape, known[n].dtype.name) for n in planned.training.parameters}, {}
+    )
+    return BoundNetwork(planned, store)
