@@ -12,6 +12,12 @@ from symgraph.rnn.checkpoint import (
     load_rnn_checkpoint,
     save_rnn_checkpoint,
 )
+from symgraph.rnn.convolutional import (
+    BaseConvRNNCell,
+    ConvGRUCell,
+    ConvLSTMCell,
+    ConvRNNCell,
+)
 from symgraph.rnn.fused import FusedRNNCell
 from symgraph.rnn.io import BucketSentenceIter, encode_sentences
 from symgraph.rnn.stacks import (
@@ -23,9 +29,13 @@ from symgraph.rnn.stacks import (
 )
 
 __all__ = [
+    "BaseConvRNNCell",
     "BaseRNNCell",
     "BidirectionalCell",
     "BucketSentenceIter",
+    "ConvGRUCell",
+    "ConvLSTMCell",
+    "ConvRNNCell",
     "DropoutCell",
     "FusedRNNCell",
     "GRUCell",

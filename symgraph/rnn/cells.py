@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,15 +57,53 @@ class RNNParams:
                 )
 
 
+class Unrolling(NamedTuple):
+    """How a cell is to be unrolled: the arguments of `unroll`."""
+
+    length: int
+    layout: str
+    merge: bool | None
+    prefix: str
+    valid_length: Symbol | None
+
+    def named(self, **changes: Any) -> dict[str, Any]:
+        """Return the arguments but for the length, with changes, for `unroll` of another cell."""
+        how = self._replace(**changes)
+        return {
+            "layout": how.layout,
+            "merge_outputs": how.merge,
+            "input_prefix": how.prefix,
+            "valid_length": how.valid_length,
+        }
+
+    def finished(self, outputs: list[Symbol]) -> Steps:
+        """Return the outputs of all steps, merged or not, and 0 behind each sample's length."""
+        if self.valid_length is None:
+            return merge_steps(outputs, self.layout) if self.merge else outputs
+        axis = time_axis(self.layout)
+        merged = sym.SequenceMask(
+            merge_steps(outputs, self.layout),
+            self.valid_length,
+            use_sequence_length=True,
+            axis=axis,
+        )
+        return merged if self.merge else split_steps(self.length, merged, self.layout)
+
+
 class BaseRNNCell(ABC):
     """Base class of cells: `output, states = cell(inputs, states)` (`mx.rnn.BaseRNNCell`).
 
-    Subclasses implement `state_info` and `_step`.
+    A cell of one's own has `state_info` and, as in MXNet, `__call__(inputs, states)`, which counts
+    its time steps in `self._counter`; or `_step`, which is told the prefix of names. Parameters are
+    `self.params.get("i2h_weight")` and so on.
 
     Args:
         prefix: prefix of the names of nodes and parameters.
         params: a container of variables to share with another cell; None: a new one.
     """
+
+    #: The gates in order, as in the names of unpacked parameters.
+    gates: Sequence[str] = ()
 
     def __init__(self, prefix: str = "", params: RNNParams | None = None) -> None:
         self._prefix = prefix
@@ -103,9 +141,14 @@ class BaseRNNCell(ABC):
         """The shapes of the states, with 0 for the batch."""
         return [info["shape"] for info in self.state_info]
 
-    @abstractmethod
+    @property
+    def _gate_names(self) -> Sequence[str]:
+        """The gates, under MXNet's name, which cells of one's own may override."""
+        return self.gates
+
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         """Build one time step; `name` prefixes the names of its nodes."""
+        raise NotImplementedError(f"{type(self).__name__} has neither __call__ nor _step")
 
     def __call__(self, inputs: Symbol, states: Sequence[Symbol]) -> tuple[Symbol, States]:
         """Build the next time step and return (output, states).
@@ -125,6 +168,15 @@ class BaseRNNCell(ABC):
         with AttrScope(time_step=str(self._counter)):
             return self._step(f"{self._prefix}t{self._counter}_", inputs, list(states))
 
+    def _names(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each parameter's name with the names of its gates' parts."""
+        if not self._gate_names:
+            return
+        prefix = self._params.prefix
+        for kind, what in PARAMETERS:
+            parts = [f"{prefix}{kind}{gate}_{what}" for gate in self._gate_names]
+            yield f"{prefix}{kind}_{what}", parts
+
     def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Split this cell's parameters into one array per gate (MXNet unpack_weights).
 
@@ -132,11 +184,27 @@ class BaseRNNCell(ABC):
         shape (H, I), which are copies. Other entries stay. Raises GraphError for a missing
         parameter.
         """
-        return dict(args)
+        table = dict(args)
+        for name, parts in self._names():
+            if name not in table and table.keys() >= {*parts}:
+                continue  # already unpacked by a cell that shares it
+            packed = pop_parameter(table, name)
+            if len(packed) % len(parts):
+                raise ShapeError(
+                    f"parameter {name!r} has {len(packed)} rows, which are not {len(parts)} gates "
+                    "of equal size"
+                )
+            for part, rows in zip(parts, np.split(packed, len(parts)), strict=True):
+                table[part] = rows.copy()
+        return table
 
     def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Join the arrays of gates; the inverse of `unpack_weights` (MXNet pack_weights)."""
-        return dict(args)
+        table = dict(args)
+        for name, parts in self._names():
+            if name not in table or name in parts:  # otherwise packed by a cell that shares it
+                table[name] = np.concatenate([pop_parameter(table, part) for part in parts])
+        return table
 
     def begin_state(self, func: Callable[..., Symbol] = sym.zeros, **kwargs: Any) -> States:
         """Return the states before the first time step: zeros, or results of `func`.
@@ -164,6 +232,7 @@ class BaseRNNCell(ABC):
         layout: str = "NTC",
         merge_outputs: bool | None = None,
         input_prefix: str = "",
+        valid_length: Symbol | None = None,
     ) -> tuple[Steps, States]:
         """Build time steps 0 to length - 1 and return (outputs, last states).
 
@@ -175,6 +244,9 @@ class BaseRNNCell(ABC):
             layout: layout of merged inputs and outputs, "NTC" or "TNC".
             merge_outputs: true for one symbol in `layout`, false for a list; None: the cheaper one.
             input_prefix: prefix of the names of input variables.
+            valid_length: the number of time steps of each sample, of shape (B,). Outputs behind it
+                are 0, states are those of a sample's last step, and cells that read backward begin
+                there (as in Gluon).
 
         Raises:
             GraphError: for a wrong number of inputs or states.
@@ -183,23 +255,32 @@ class BaseRNNCell(ABC):
         require_count(f"{type(self).__name__} {self._prefix!r}", "length", length)
         self.reset()
         states = self.begin_state() if begin_state is None else list(begin_state)
-        return self._unroll(length, inputs, states, layout, merge_outputs, input_prefix)
+        how = Unrolling(length, layout, merge_outputs, input_prefix, valid_length)
+        return self._unroll(inputs, states, how)
 
-    def _unroll(
-        self,
-        length: int,
-        inputs: Inputs,
-        states: States,
-        layout: str,
-        merge: bool | None,
-        prefix: str,
-    ) -> tuple[Steps, States]:
+    def _unroll(self, inputs: Inputs, states: States, how: Unrolling) -> tuple[Steps, States]:
         """Unroll from these checked states; cells that unroll in another way override this."""
-        outputs = []
-        for step in split_steps(length, inputs, layout, prefix):
-            output, states = self(step, states)
+        outputs: list[Symbol] = []
+        kept: list[States] = []
+        for t, step in enumerate(split_steps(how.length, inputs, how.layout, how.prefix)):
+            with AttrScope(time_step=str(t)):
+                output, states = self(step, [with_batch_of(state, step) for state in states])
             outputs.append(output)
-        return (merge_steps(outputs, layout) if merge else outputs), states
+            kept.append(states)
+        if how.valid_length is not None:
+            states = [
+                sym.SequenceLast(merge_steps(of, "TNC"), how.valid_length, use_sequence_length=True)
+                for of in zip(*kept, strict=True)
+            ]
+        return how.finished(outputs), states
+
+    def _get_activation(
+        self, inputs: Symbol, activation: str | Callable[..., Symbol], **kwargs: Any
+    ) -> Symbol:
+        """Apply an `act_type` of Activation, or a function of a symbol and a `name` (MXNet)."""
+        if isinstance(activation, str):
+            return sym.Activation(inputs, act_type=activation, **kwargs)
+        return activation(inputs, **kwargs)
 
     def _require_own(self, states: Sequence[Symbol] | None = None) -> None:
         who = f"{type(self).__name__} {self._prefix!r}"
@@ -265,8 +346,6 @@ def time_axis(layout: str) -> int:
 class _DenseCell(BaseRNNCell):
     """A cell with a dense layer of the inputs (i2h) and of the state (h2h) for all gates."""
 
-    #: The gates in order, as in the names of unpacked parameters.
-    gates: tuple[str, ...]
     #: Number of states.
     states = 1
 
@@ -289,35 +368,6 @@ class _DenseCell(BaseRNNCell):
         weight, bias = self._weights[kind]
         units = len(self.gates) * self._num_hidden
         return sym.FullyConnected(data, weight, bias, num_hidden=units, name=f"{name}{kind}")
-
-    def _names(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each parameter's name with the names of its gates' parts."""
-        prefix = self._params.prefix
-        for kind, what in PARAMETERS:
-            parts = [f"{prefix}{kind}{gate}_{what}" for gate in self.gates]
-            yield f"{prefix}{kind}_{what}", parts
-
-    def unpack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        table = dict(args)
-        for name, parts in self._names():
-            if name not in table and table.keys() >= {*parts}:
-                continue  # already unpacked by a cell that shares it
-            packed = pop_parameter(table, name)
-            if len(packed) % len(parts):
-                raise ShapeError(
-                    f"parameter {name!r} has {len(packed)} rows, which are not {len(parts)} gates "
-                    "of equal size"
-                )
-            for part, rows in zip(parts, np.split(packed, len(parts)), strict=True):
-                table[part] = rows.copy()
-        return table
-
-    def pack_weights(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        table = dict(args)
-        for name, parts in self._names():
-            if name not in table or name in parts:  # otherwise packed by a cell that shares it
-                table[name] = np.concatenate([pop_parameter(table, part) for part in parts])
-        return table
 
 
 def pop_parameter(args: MutableMapping[str, Any], name: str) -> Any:
@@ -364,10 +414,7 @@ class RNNCell(_DenseCell):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         i2h = self._dense("i2h", name, inputs)
         total = i2h + self._dense("h2h", name, with_batch_of(states[0], inputs))
-        if isinstance(self._activation, str):
-            output = sym.Activation(total, act_type=self._activation, name=f"{name}out")
-        else:
-            output = self._activation(total, name=f"{name}out")
+        output = self._get_activation(total, self._activation, name=f"{name}out")
         return output, [output]
 
 

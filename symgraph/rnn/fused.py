@@ -20,6 +20,7 @@ from symgraph.rnn.cells import (
     RNNCell,
     States,
     Steps,
+    Unrolling,
     pop_parameter,
     require_count,
 )
@@ -125,20 +126,11 @@ class FusedRNNCell(BaseRNNCell):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         raise AssertionError("a cell that cannot step was stepped")
 
-    def _unroll(
-        self,
-        length: int,
-        inputs: Inputs,
-        states: States,
-        layout: str,
-        merge: bool | None,
-        prefix: str,
-    ) -> tuple[Steps, States]:
+    def _unroll(self, inputs: Inputs, states: States, how: Unrolling) -> tuple[Steps, States]:
         """Unroll the stack; outputs are merged unless merge_outputs is False."""
         assert self._stack is not None
-        outputs, ends = self._stack.unroll(
-            length, inputs, states, layout, merge is not False, prefix
-        )
+        merge = how.merge is not False
+        outputs, ends = self._stack.unroll(how.length, inputs, states, **how.named(merge=merge))
         return outputs, ends if self._get_next_state else []
 
     # -- MXNet's parameter vector --------------------------------------------------------------

@@ -84,7 +84,7 @@ class BucketSentenceIter(DataIter):
         sentences: lists of ids.
         batch_size: sentences per batch.
         buckets: lengths; None makes a bucket of each length that fills a batch.
-        invalid_label: the padding of labels, and of data without a `data_pad`.
+        invalid_label: the padding of labels.
         data_name: name of the data.
         label_name: name of the label.
         dtype: dtype of data and label.
@@ -92,8 +92,9 @@ class BucketSentenceIter(DataIter):
         pad_tail: fill up incomplete batches with empty sentences instead of dropping them.
         shuffle: whether the order is random.
         seed: seed of the order.
-        data_pad: the padding of data. A loss can ignore an id such as -1, but an Embedding cannot
-            look it up.
+        data_pad: the padding of data. By default invalid_label, or 0 for one below 0, which is what
+            MXNet's Embedding makes of it: a loss can ignore an id such as -1, but an Embedding
+            cannot look it up.
 
     Raises:
         ConfigError: if there is no batch, an argument is out of range, or ids do not fit the dtype.
@@ -122,7 +123,8 @@ class BucketSentenceIter(DataIter):
         super().__init__(batch_size)
         self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
-        self.major_axis, self._data_pad = layout.find("N"), data_pad
+        self.major_axis = layout.find("N")
+        self._data_pad = 0 if data_pad is None and invalid_label < 0 else data_pad
         self._shuffle, self._seed, self._pad_tail = shuffle, seed, pad_tail
         rows = [_encoded(number, s, dtype) for number, s in enumerate(sentences)]
         lengths = [len(row) for row in rows]

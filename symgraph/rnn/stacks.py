@@ -17,6 +17,7 @@ from symgraph.rnn.cells import (
     Inputs,
     States,
     Steps,
+    Unrolling,
     merge_steps,
     require_cell,
     split_steps,
@@ -97,21 +98,13 @@ class SequentialRNNCell(CellGroup):
             ends += end
         return inputs, ends
 
-    def _unroll(
-        self,
-        length: int,
-        inputs: Inputs,
-        states: States,
-        layout: str,
-        merge: bool | None,
-        prefix: str,
-    ) -> tuple[Steps, States]:
+    def _unroll(self, inputs: Inputs, states: States, how: Unrolling) -> tuple[Steps, States]:
         """Unroll layer by layer: all nodes of a layer precede those of the next one."""
         steps: Any = inputs
         ends: States = []
         for number, (cell, cell_states) in enumerate(self._with_states(states), 1):
-            last = merge if number == len(self._cells) else None
-            steps, end = cell.unroll(length, steps, cell_states, layout, last, prefix)
+            last = how.merge if number == len(self._cells) else None
+            steps, end = cell.unroll(how.length, steps, cell_states, **how.named(merge=last))
             ends += end
         return steps, ends
 
@@ -130,19 +123,11 @@ class DropoutCell(BaseRNNCell):
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         return (sym.Dropout(inputs, p=self.dropout) if self.dropout > 0 else inputs), states
 
-    def _unroll(
-        self,
-        length: int,
-        inputs: Inputs,
-        states: States,
-        layout: str,
-        merge: bool | None,
-        prefix: str,
-    ) -> tuple[Steps, States]:
+    def _unroll(self, inputs: Inputs, states: States, how: Unrolling) -> tuple[Steps, States]:
         """Apply dropout once to a sequence that is one symbol."""
-        if isinstance(inputs, Symbol) and merge is not False:
+        if isinstance(inputs, Symbol) and how.merge is not False:
             return self._step("", inputs, states)
-        return super()._unroll(length, inputs, states, layout, merge, prefix)
+        return super()._unroll(inputs, states, how)
 
 
 class ModifierCell(BaseRNNCell):
@@ -265,22 +250,17 @@ class ResidualCell(ModifierCell):
             output, states = base(inputs, states)
         return _add_residual(output, inputs), states
 
-    def _unroll(
-        self,
-        length: int,
-        inputs: Inputs,
-        states: States,
-        layout: str,
-        merge: bool | None,
-        prefix: str,
-    ) -> tuple[Steps, States]:
+    def _unroll(self, inputs: Inputs, states: States, how: Unrolling) -> tuple[Steps, States]:
         """Unroll the base cell in its own way and add the inputs."""
-        steps = split_steps(length, inputs, layout, prefix)
+        steps = split_steps(how.length, inputs, how.layout, how.prefix)
+        if how.valid_length is not None:
+            steps = list(how._replace(merge=False).finished(steps))
         with self._base() as base:
-            outputs, states = base.unroll(length, steps, states, layout, merge)
+            outputs, states = base.unroll(how.length, steps, states, **how.named(prefix=""))
         if isinstance(outputs, Symbol):
-            merged = inputs if isinstance(inputs, Symbol) else merge_steps(steps, layout)
-            return _add_residual(outputs, merged), states
+            if not isinstance(inputs, Symbol) or how.valid_length is not None:
+                inputs = merge_steps(steps, how.layout)
+            return _add_residual(outputs, inputs), states
         sums = []
         for t, (output, step) in enumerate(zip(outputs, steps, strict=True)):
             with AttrScope(time_step=str(t)):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import math
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from io import BufferedIOBase
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +13,11 @@ from safetensors.numpy import load_file
 from symgraph.core.errors import ConfigError
 from symgraph.core.reading import read_bytes, reading
 from symgraph.core.types import Array
+from symgraph.frontend.idx_file import read_idx, require_plausible
 
 Arrays = Mapping[str, Array]
 WHAT = "file of arrays"
-GZIP, NPY = b"\x1f\x8b", b"\x93NUMPY"
-# What a compressed file may hold: this many bytes, or this many times its own size.
-LARGEST, RATIO = 1 << 30, 100
-BLOCK = 1 << 20  # bytes read at once
-IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+NPY = b"\x93NUMPY"
 IDX_PARTS = ("train", "t10k")
 IDX_NAMES = {"images-idx3-ubyte": "data", "labels-idx1-ubyte": "label"}
 PIXELS = 3 * 32 * 32
@@ -59,7 +53,7 @@ def read_array(path: str) -> Array:
     with reading(path, WHAT), open(path, "rb") as file:
         magic = file.read(len(NPY))
     if magic != NPY:
-        return _idx(Path(path))
+        return read_idx(Path(path))
     with reading(path, WHAT), warnings.catch_warnings(action="ignore"):
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
@@ -86,7 +80,7 @@ def _folder(folder: Path) -> tuple[Arrays, Arrays | None]:
 
 def _npz(file: Path) -> Arrays:
     with zipfile.ZipFile(file) as archive:
-        _require_plausible(file, sum(info.file_size for info in archive.infolist()))
+        require_plausible(file, sum(info.file_size for info in archive.infolist()))
     found = {}
     with np.load(file, allow_pickle=False) as arrays, warnings.catch_warnings(action="ignore"):
         for name in arrays.files:
@@ -96,56 +90,14 @@ def _npz(file: Path) -> Arrays:
     return found
 
 
-def _require_plausible(file: Path, size: int) -> None:
-    """Raise ConfigError if a compressed file is to become so much larger that it may be a bomb."""
-    there = file.stat().st_size
-    if size > max(LARGEST, RATIO * there):
-        raise ConfigError(
-            f"{file}: its {there:,} bytes are to become {size:,}, more than {RATIO} times as many; "
-            "if they are meant to, store the arrays without compression"
-        )
-
-
 def _idx_part(folder: Path, part: str) -> Arrays:
     """Return the arrays of one part of MNIST; empty if a file is missing."""
     found = {}
     for name, key in IDX_NAMES.items():
         for file in (folder / f"{part}-{name}", folder / f"{part}-{name}.gz"):
             if file.exists() and key not in found:
-                found[key] = _idx(file)
+                found[key] = read_idx(file)
     return found if len(found) == len(IDX_NAMES) else {}
-
-
-def _idx(file: Path) -> Array:
-    """Read an IDX file: two zero bytes, type, number of axes, their lengths, numbers."""
-    with reading(file, WHAT), file.open("rb") as raw:
-        is_compressed = raw.read(len(GZIP)) == GZIP
-        raw.seek(0)
-        with gzip.open(raw) if is_compressed else raw as stream:
-            head = stream.read(4)
-            if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_TYPES:
-                raise ConfigError(f"{file}: neither .npy nor an IDX file (MNIST's format)")
-            dtype, axes = np.dtype(IDX_TYPES[head[2]]), head[3]
-            shape = [int(n) for n in np.frombuffer(stream.read(4 * axes), ">u4", axes)]
-            count = math.prod(shape)
-            if is_compressed:
-                _require_plausible(file, count * dtype.itemsize)
-            numbers = b"".join(_blocks(stream, count * dtype.itemsize + 1))
-        size = count * dtype.itemsize
-        if len(numbers) != size:
-            raise ConfigError(
-                f"{file}: an IDX file of shape {tuple(shape)} has {size:,} bytes of numbers, but "
-                f"there are {'more' if len(numbers) > size else 'fewer'}"
-            )
-        array = np.frombuffer(numbers, dtype, count).reshape(shape)
-        return array.astype(dtype.newbyteorder("="))
-
-
-def _blocks(stream: BufferedIOBase, most: int) -> Iterator[bytes]:
-    """Yield the next `most` bytes of a stream, or those up to its end, in blocks."""
-    while most > 0 and (block := stream.read(min(most, BLOCK))):
-        most -= len(block)
-        yield block
 
 
 def _cifar(files: list[Path]) -> Arrays:

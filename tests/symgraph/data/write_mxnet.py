@@ -2,8 +2,8 @@
 
     PYTHON_WITH_MXNET tests/symgraph/data/write_mxnet.py
 
-Writes mxnet_rnn.npz, mxnet_module.npz, mxnet_optimizers.npz, mxnet.params and mxnet_list.params
-beside itself. Needs MXNet 1.9.1 alone.
+Writes mxnet_rnn.npz, mxnet_cells.npz, mxnet_module.npz, mxnet_optimizers.npz, mxnet.params and
+mxnet_list.params beside itself. Needs MXNet 1.9.1 alone.
 """
 
 import json
@@ -71,6 +71,7 @@ def main():
 
     np.savez_compressed(HERE / "mxnet_module.npz", **trained())
     np.savez_compressed(HERE / "mxnet_optimizers.npz", **updated())
+    np.savez_compressed(HERE / "mxnet_cells.npz", **convolved())
 
 
 def trained():
@@ -115,6 +116,38 @@ def trained():
         arrays[f"{kind}/settings"] = np.array(json.dumps(settings))
         arrays[f"{kind}/predicted"] = module.predict(batches).asnumpy()
         arrays |= {f"{kind}/{n}": a.asnumpy() for n, a in module.get_params()[0].items()}
+    return arrays
+
+
+CONVOLUTIONAL = {
+    "ConvRNNCell": {"activation": "tanh"},
+    "ConvLSTMCell": {"i2h_stride": (2, 1), "h2h_kernel": (3, 1)},
+    "ConvGRUCell": {"h2h_dilate": (2, 2), "i2h_kernel": (1, 3), "i2h_pad": (0, 1)},
+}
+
+
+def convolved():
+    """Two time steps of each convolutional cell, from zeros: outputs and gradients."""
+    arrays, names = {}, {}
+    for kind, settings in CONVOLUTIONAL.items():
+        cell = getattr(mx.rnn, kind)((2, 2, 4, 5), 3, prefix="c_", **settings)
+        images = [mx.sym.Variable(f"in_t{t}_data") for t in range(2)]
+        outputs, states = cell.unroll(2, images, merge_outputs=False)
+        net = mx.sym.Group([*outputs, *states[1:]])  # states[0] is the last output
+        shapes = {f"in_t{t}_data": (2, 2, 4, 5) for t in range(2)}
+        executor = net.simple_bind(mx.cpu(), **shapes)
+        rng = np.random.RandomState(5)
+        for name in sorted(executor.arg_dict):
+            value = rng.normal(scale=0.5, size=executor.arg_dict[name].shape).astype("float32")
+            executor.arg_dict[name][:] = value
+            arrays[f"{kind}/{name}"] = value
+        made = executor.forward(is_train=True)
+        executor.backward([mx.nd.ones(array.shape) for array in made])
+        names[kind] = [net.list_arguments(), net.list_outputs()]
+        arrays |= {f"{kind}/made/{i}": array.asnumpy() for i, array in enumerate(made)}
+        arrays |= {f"{kind}/grad/{n}": a.asnumpy() for n, a in executor.grad_dict.items()}
+    arrays["names"] = np.array(json.dumps(names))
+    arrays["settings"] = np.array(json.dumps(CONVOLUTIONAL))
     return arrays
 
 

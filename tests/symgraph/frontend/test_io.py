@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import ConfigError, GraphError, ShapeError
+from symgraph.frontend import io
 from symgraph.frontend.io import DataBatch, DataDesc, DataIter, NDArrayIter, describe
 
 DATA = np.arange(20.0).reshape(10, 2)
@@ -156,3 +157,82 @@ def test_a_batch_in_parts():
         np.testing.assert_array_equal(parts.getindex(), batch.index)
         assert parts.getpad() == batch.pad
     assert not parts.iter_next()
+
+
+# -- iterators over files, and around others -----------------------------------------------------
+
+
+def idx(path, array):
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(head + array.astype("u1").tobytes())
+    return path
+
+
+def test_mnist(tmp_path):
+    """As MXNet's: numbers below 1, incomplete batches left out, parts for processes."""
+    pixels = np.arange(10 * 6).reshape(10, 2, 3)
+    image, label = idx(tmp_path / "i", pixels), idx(tmp_path / "l", np.arange(10))
+    whole = io.MNISTIter(image, label, batch_size=4, shuffle=False)
+    assert [str(d) for d in whole.provide_data] == ["DataDesc[data,(4, 1, 2, 3),float32,NCHW]"]
+    first, second = whole
+    np.testing.assert_array_equal(second.data[0][:, 0], pixels[4:8] / np.float32(256))
+    assert first.label[0].tolist() == [0, 1, 2, 3]
+    half = io.MNISTIter(image, label, 5, False, True, num_parts=2, part_index=1)
+    assert [(b.data[0].shape, b.label[0].tolist()) for b in half] == [((5, 6), [5, 6, 7, 8, 9])]
+    with pytest.raises(ConfigError, match="part_index is 2, but there are 2 parts"):
+        io.MNISTIter(image, label, num_parts=2, part_index=2)
+    with pytest.raises(ConfigError, match="not images and a label for each"):
+        io.MNISTIter(label, label)
+
+
+def test_tables(tmp_path):
+    (tmp_path / "x.csv").write_text("1,2,3,4\n5,6,7,8\n9,10,11,12\n")
+    (tmp_path / "y.csv").write_text("1\n0\n1\n")
+    made = list(io.CSVIter(tmp_path / "x.csv", (2, 2), tmp_path / "y.csv", batch_size=2))
+    assert [b.pad for b in made] == [0, 1]
+    assert made[1].data[0][0].tolist() == [[9, 10], [11, 12]]
+    assert made[0].label[0].tolist() == [1, 0]
+    assert len(list(io.CSVIter(tmp_path / "x.csv", (4,), batch_size=2, round_batch=False))) == 1
+    with pytest.raises(ShapeError, match="has 4 numbers a line, but a sample of shape"):
+        io.CSVIter(tmp_path / "x.csv", (3,))
+
+
+def test_libsvm(tmp_path):
+    (tmp_path / "x.t").write_text("1.0 0:0.5 2:1.2\n-2.0\n\n3.0 1:4\n")
+    (made,) = io.LibSVMIter(tmp_path / "x.t", (3,), batch_size=3)
+    np.testing.assert_allclose(made.data[0], [[0.5, 0, 1.2], [0, 0, 0], [0, 4, 0]])
+    assert made.label[0].tolist() == [1, -2, 3]
+    with pytest.raises(ConfigError, match=r"x\.t, line 1: index 2 is out of bounds"):
+        io.LibSVMIter(tmp_path / "x.t", (2,))
+
+
+def test_epochs_of_another_length():
+    made = io.ResizeIter(io.NDArrayIter(np.arange(4), batch_size=2), 3)
+    assert [b.data[0].tolist() for b in made] == [[0, 1], [2, 3], [0, 1]]
+    made.reset()
+    assert len(list(made)) == 3
+
+
+def test_batches_made_ahead():
+    parts = [io.NDArrayIter(np.arange(4) + 10 * i, np.arange(4), 2) for i in range(2)]
+    made = io.PrefetchingIter(parts, [{"data": "a"}, {"data": "b"}], [{}, {"softmax_label": "y"}])
+    assert [d.name for d in made.provide_data + made.provide_label] == [
+        "a",
+        "b",
+        "softmax_label",
+        "y",
+    ]
+    for _ in range(2):
+        assert [[a.tolist() for a in b.data] for b in made] == [
+            [[0, 1], [10, 11]],
+            [[2, 3], [12, 13]],
+        ]
+        made.reset()
+    next(made)
+    made.reset()
+    assert len(list(made)) == 2
+    short = io.NDArrayIter(np.arange(2), batch_size=2)
+    joined = io.PrefetchingIter([io.NDArrayIter(np.arange(4), batch_size=2), short])
+    next(joined)
+    with pytest.raises(ConfigError, match="end at different samples"):
+        next(joined)

@@ -43,7 +43,7 @@ def test_an_unknown_word_without_a_token_for_it_is_an_error():
 
 
 def test_automatic_buckets():
-    batches = sg.rnn.BucketSentenceIter(sentences([3, 3, 3, 5, 5, 2]), 2)
+    batches = sg.rnn.BucketSentenceIter(sentences([3, 3, 3, 5, 5, 2]), 2, data_pad=-1)
     assert (batches.buckets, batches.default_bucket_key) == ([3, 5], 5)
     assert (len(batches), batches.discarded, batches.dropped) == (3, 0, 0)
     found = list(batches)
@@ -56,6 +56,13 @@ def test_automatic_buckets():
         assert (label[:, -1] == -1).all()
     rows = sorted(tuple(r[r >= 0]) for b in found for r in b.data[0])
     assert rows == sorted(tuple(s) for s in sentences([3, 3, 3, 5, 5, 2]))
+
+
+def test_padding_can_be_looked_up_by_default():
+    """MXNet's Embedding reads row 0 for -1."""
+    (batch,) = sg.rnn.BucketSentenceIter([[4, 5, 6], [7, 8]], 2, buckets=[3])
+    assert sorted(batch.data[0].tolist()) == [[4, 5, 6], [7, 8, 0]]
+    assert sorted(batch.label[0].tolist()) == [[5, 6, -1], [8, -1, -1]]
 
 
 def test_a_sentence_that_is_too_long_is_counted():

@@ -13,7 +13,6 @@ import yaml
 from safetensors.numpy import save_file
 
 import symgraph as sg
-from runtime.training.data import files
 from runtime.training.data import python as python_data
 from runtime.training.data.base import Inputs
 from runtime.training.data.files import read_array, read_arrays
@@ -27,6 +26,7 @@ from symgraph.app.config import load_config
 from symgraph.app.data_config import KINDS
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.registry import OPS
+from symgraph.frontend import idx_file
 from symgraph.frontend.lower import lower
 from symgraph.frontend.model import load_model
 from tests.runtime.training.data import nets
@@ -365,7 +365,7 @@ def damaged(tmp_path):
 
 
 def test_damaged_files_are_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST", 1 << 20)
+    monkeypatch.setattr(idx_file, "LARGEST", 1 << 20)
     for name, message in damaged(tmp_path).items():
         read = read_arrays if name.endswith((".npz", ".bin", "empty")) else read_array
         with pytest.raises(ConfigError, match=message) as raised:
