@@ -80,12 +80,11 @@ class Unrolling(NamedTuple):
         """Return the outputs of all steps, merged or not, and 0 behind each sample's length."""
         if self.valid_length is None:
             return merge_steps(outputs, self.layout) if self.merge else outputs
-        axis = time_axis(self.layout)
         merged = sym.SequenceMask(
             merge_steps(outputs, self.layout),
             self.valid_length,
             use_sequence_length=True,
-            axis=axis,
+            axis=1 if time_axis(self.layout) else 0,
         )
         return merged if self.merge else split_steps(self.length, merged, self.layout)
 

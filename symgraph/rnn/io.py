@@ -116,10 +116,7 @@ class BucketSentenceIter(DataIter):
         seed: int = 0,
         data_pad: int | None = None,
     ) -> None:
-        if layout not in LAYOUTS:
-            raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
-        if not _is_count(batch_size):
-            raise ConfigError(f"batch_size is {batch_size!r}; it must be a number of 1 or more")
+        _check(layout, batch_size)
         super().__init__(batch_size)
         self.layout, self.dtype, self.invalid_label = layout, dtype, invalid_label
         self.data_name, self.label_name = data_name, label_name
@@ -228,6 +225,13 @@ class BucketSentenceIter(DataIter):
             provide_data=[self._describe(self.data_name, length)],
             provide_label=[self._describe(self.label_name, length)],
         )
+
+
+def _check(layout: str, batch_size: object) -> None:
+    if layout not in LAYOUTS:
+        raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
+    if not _is_count(batch_size):
+        raise ConfigError(f"batch_size is {batch_size!r}; it must be a number of 1 or more")
 
 
 def _is_count(number: object) -> bool:
