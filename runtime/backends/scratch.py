@@ -36,6 +36,7 @@ UNIT = 512  # bytes: what CuPy's pool rounds up to
 ARRAYS = 3  # an own computation needs at most this times the size of its inputs and outputs
 SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
 COUNTERS = 8  # random operators also need this times their output: 64-bit counters
+REJECTED = 56  # or this, if they draw again what they reject
 
 
 def scratch_bytes(partition: Partition) -> tuple[int, ...]:
@@ -133,7 +134,7 @@ def own_bytes(
         copies = [_bytes(t) for t in ins if t.dtype in HALVES]
         found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL_ARRAYS
     if op.random:
-        found += COUNTERS * sum(map(_bytes, outs))
+        found += (REJECTED if op.reads_on_host else COUNTERS) * sum(map(_bytes, outs))
     if "kernel" in op.params:  # data with its padding
         windows = windows_of(attrs)
         rank = len(windows.kernel) + 2

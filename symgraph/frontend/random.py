@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from symgraph.core import rand
 from symgraph.core.errors import nearest
 from symgraph.core.seeding import SEEDING
 from symgraph.frontend import sym_random
-from symgraph.frontend.ndarray import NDArray, on_arrays, on_context
+from symgraph.frontend.ndarray import on_arrays
 
-__all__ = ["seed", "shuffle"]
+__all__ = ["seed"]
 
 
 def seed(seed_state: int, ctx: Any = "all") -> None:
@@ -30,14 +27,6 @@ def seed(seed_state: int, ctx: Any = "all") -> None:
     numbers. ctx is accepted without effect, since numbers do not depend on the device.
     """
     SEEDING.set(seed_state)
-
-
-def shuffle(data: NDArray, out: NDArray | None = None) -> NDArray:
-    """Return the rows of an array in random order (`mx.nd.random.shuffle`)."""
-    key = rand.key(SEEDING.seed, "shuffle", SEEDING.next_draw())
-    order = np.argsort(rand.bits(np, key, np.arange(len(data))), kind="stable")
-    rows = on_context(np.asarray(data)[order], getattr(data, "context", None))
-    return rows if out is None else rows.copyto(out)
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

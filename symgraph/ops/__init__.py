@@ -13,6 +13,7 @@ from symgraph.ops import copies as copies
 from symgraph.ops import crop as crop
 from symgraph.ops import cross_entropy as cross_entropy
 from symgraph.ops import ctc as ctc
+from symgraph.ops import distributions as distributions
 from symgraph.ops import draws as draws
 from symgraph.ops import elementwise as elementwise
 from symgraph.ops import gates as gates

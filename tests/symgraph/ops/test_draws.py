@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import symgraph as sg
-from symgraph.core.errors import DTypeError, MicroBatchError, ShapeError
+from symgraph.core.errors import DTypeError, GraphError, MicroBatchError, ShapeError
 from symgraph.core.registry import Env
 from symgraph.core.types import Value
 from symgraph.frontend import sym
@@ -31,6 +32,107 @@ def test_moments():
     assert abs((abs(bell - 2) < 0.5).mean() - 0.6827) < 0.01
 
 
+# Distribution of scipy with its arguments, and the parameters here.
+DISTRIBUTIONS = [
+    ("gamma", stats.gamma(0.3, scale=2), {"alpha": 0.3, "beta": 2}),
+    ("gamma", stats.gamma(5, scale=0.5), {"alpha": 5, "beta": 0.5}),
+    ("exponential", stats.expon(scale=1 / 3), {"lam": 3}),
+    ("poisson", stats.poisson(0.5), {"lam": 0.5}),
+    ("poisson", stats.poisson(9.5), {"lam": 9.5}),
+    ("poisson", stats.poisson(200), {"lam": 200}),
+    ("negative_binomial", stats.nbinom(3, 0.4), {"k": 3, "p": 0.4}),
+    (
+        "generalized_negative_binomial",
+        stats.nbinom(1 / 0.7, 1 / (1 + 0.7 * 4)),
+        {"mu": 4, "alpha": 0.7},
+    ),
+    ("generalized_negative_binomial", stats.poisson(4), {"mu": 4, "alpha": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "wanted", "given"), DISTRIBUTIONS)
+def test_distributions(name, wanted, given):
+    """By a test that is passed in 999 of 1000 cases, in all three forms of the operator."""
+    place = {"env": ENV, "stream": "s", "dtype": "float64"}
+    drawn = run_op(f"_random_{name}", shape=(20, 500), **place, **given)
+    if hasattr(wanted.dist, "pdf"):
+        assert stats.kstest(drawn.ravel(), wanted.cdf).pvalue > 1e-3
+    else:
+        often = wanted.pmf(np.arange(400)) * drawn.size
+        found = np.bincount(drawn.ravel().astype(int), minlength=400)[:400]
+        kept = often > 10
+        found, often = (np.append(a[kept], drawn.size - a[kept].sum()) for a in (found, often))
+        assert stats.chisquare(found, often).pvalue > 1e-3
+    like = run_op(f"_random_{name}_like", np.zeros((20, 500)), env=ENV, stream="s", **given)
+    np.testing.assert_array_equal(like, drawn)
+    arrays = [np.full(20, float(value)) for value in given.values()]
+    np.testing.assert_array_equal(run_op(f"_sample_{name}", *arrays, shape=500, **place), drawn)
+
+
+@pytest.mark.parametrize(("name", "wanted", "given"), DISTRIBUTIONS[::2])
+def test_micro_batches_draw_for_their_samples(name, wanted, given):
+    """Also where what is rejected is drawn again."""
+    like = {"stream": "s", "axis": 0, **given}
+    found = check_layout(
+        f"_random_{name}_like", [np.zeros((6, 40))], [Split(0)], 6, (1, 3, 2), env=ENV, **like
+    )
+    assert found == [Split(0)]
+    arrays = [value * np.linspace(0.5, 1, 6) for value in given.values()]
+    place = {"stream": "s", "axis": 0, "shape": 9}
+    layouts = [Split(0)] * len(arrays)
+    assert check_layout(f"_sample_{name}", arrays, layouts, 6, (2, 4), env=ENV, **place) == [
+        Split(0)
+    ]
+
+
+def test_parameters_of_each_row():
+    mean = np.array([0.0, 0.1, 5.0, 12.0, 5000.0])
+    net = sym.random.poisson(sym.Variable("mean"), shape=3000, name="p")
+    assert net.infer_shape(mean=(5,))[1] == [(5, 3000)]
+    drawn = run(net, ENV, mean=mean)[0]
+    assert drawn.dtype == "float64"
+    np.testing.assert_allclose(drawn.mean(1), mean, atol=5 * np.sqrt(mean[-1] / 3000), rtol=0.3)
+    assert (drawn[0] == 0).all()
+
+
+def test_whole_numbers():
+    drawn = run(sym.random.randint(-2, 3, shape=(1000,), name="i"), ENV)[0]
+    assert drawn.dtype == "int32"
+    assert stats.chisquare(np.bincount(drawn + 2, minlength=5)).pvalue > 1e-3
+
+
+def test_classes_by_their_probabilities():
+    data = np.array([[0.1, 0.0, 0.9], [3.0, 1.0, 0.0]])
+    drawn, logs = run_op(
+        "_sample_multinomial", data, shape=(40, 50), get_prob=True, env=ENV, stream="m"
+    )
+    assert (drawn.shape, drawn.dtype, logs.dtype) == ((2, 40, 50), "int32", "float64")
+    counts = [np.bincount(rows.ravel(), minlength=3) for rows in drawn]
+    assert (counts[0][1], counts[1][2]) == (0, 0)
+    assert stats.chisquare(counts[0][::2], [200, 1800]).pvalue > 1e-3
+    assert stats.chisquare(counts[1][:2], [1500, 500]).pvalue > 1e-3
+    np.testing.assert_allclose(logs[0], np.log(data[0][drawn[0]]))
+    place = {"env": ENV, "stream": "m", "axis": 0}
+    rows = np.abs(np.random.default_rng(0).standard_normal((6, 4)))
+    found = check_layout("_sample_multinomial", [rows], [Split(0)], 6, (4, 2), shape=5, **place)
+    assert found == [Split(0)]
+    assert run_op("_sample_multinomial", data[0], env=ENV).shape == (1,)
+    with pytest.raises(MicroBatchError, match="works along axis 1"):
+        check_layout("_sample_multinomial", [rows], [Split(1)], 4, (3, 1), **place)
+
+
+def test_shuffles():
+    x = np.arange(60.0).reshape(20, 3)
+    net = sym.random.shuffle(sym.Variable("x"), name="s")
+    first, again = run(net, ENV, x=x)[0], run(net, ENV._replace(step=8), x=x)[0]
+    assert sorted(first[:, 0]) == x[:, 0].tolist()
+    np.testing.assert_array_equal(first[:, 1], first[:, 0] + 1)
+    assert first.tolist() != x.tolist() != again.tolist() != first.tolist()
+    assert check_layout("_shuffle", [x], [Split(1)], 3, (2, 1), env=ENV) == [Split(1)]
+    with pytest.raises(MicroBatchError, match="works along axis 0"):
+        check_layout("_shuffle", [x], [Split(0)], 20, (10, 10), env=ENV)
+
+
 def test_numbers_depend_on_seed_step_and_name_alone():
     def numbers(env=ENV, name="u", dtype="float64"):
         return run(sym.random.uniform(shape=(3, 2), name=name, dtype=dtype), env)[0]
@@ -52,6 +154,10 @@ def test_names_are_mxnets():
         sym.normal(shape=(2,)),
         sym.random.uniform_like(sym.Variable("x")),
         sym.random.randn(2, 3),
+        sym.random.gamma(2, 2, shape=(2,)),
+        sym.random.exponential(sym.Variable("x"), shape=2),
+        sym.random.poisson_like(sym.Variable("x")),
+        sym.random.multinomial(sym.Variable("x")),
     ]
     assert [s.name.rstrip("0123456789") for s in made] == [
         "_random_uniform",
@@ -62,6 +168,10 @@ def test_names_are_mxnets():
         "normal",
         "uniform_like",
         "_random_normal",
+        "_random_gamma",
+        "_sample_exponential",
+        "poisson_like",
+        "_sample_multinomial",
     ]
     assert [s.infer_shape(**({"x": (4,)} if s.list_arguments() else {}))[1] for s in made] == [
         [(1,)],
@@ -72,14 +182,24 @@ def test_names_are_mxnets():
         [(2,)],
         [(4,)],
         [(2, 3)],
+        [(2,)],
+        [(4, 2)],
+        [(4,)],
+        [(1,)],
     ]
 
 
-def test_parameters_are_numbers():
-    with pytest.raises(TypeError, match="_random_uniform: low is a symbol"):
+def test_parameters_that_are_refused():
+    with pytest.raises(TypeError, match="uniform: low and high are all symbols or all numbers"):
         sym.random.uniform(sym.Variable("low"), 1)
     with pytest.raises(DTypeError, match="works on floats, not int32"):
         run_op("_random_uniform_like", np.ones(3, "int32"))
+    with pytest.raises(GraphError, match=r"alpha=-1.0 is not a valid float above 0"):
+        sym.random.gamma(-1.0)
+    with pytest.raises(ValueError):  # noqa: PT011  (numbers in an array have no name)
+        run_op("_sample_negative_binomial", np.ones(2), np.array([0.5, 1.5]))
+    with pytest.raises(ShapeError, match=r"no whole number is in \[3, 3\)"):
+        lower(sym.random.randint(3, 3), {})
 
 
 @pytest.mark.parametrize("make", [sym.random.uniform, sym.random.normal])
