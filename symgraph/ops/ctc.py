@@ -103,7 +103,7 @@ def words_of(xp: Any, a: Attrs, data: Array, label: Array, lengths: Sequence[Arr
 
 def behind(xp: Any, paths: Array, by: int) -> Array:
     """Return the values of the states `by` places before each state."""
-    moved = xp.full(paths.shape, NEVER, paths.dtype)
+    moved: Array = xp.full(paths.shape, NEVER, paths.dtype)
     moved[:, by:] = paths[:, :-by]
     return moved
 
@@ -202,7 +202,8 @@ def ctc_gradient(
 ) -> Array:
     """Return softmax less the share of paths that are in a class, for the steps that count."""
     xp, words = env.xp, words_of(env.xp, a, data, label[0], label[1:])
-    grad, samples = xp.empty_like(data), xp.arange(data.shape[1])
+    grad: Array = xp.empty_like(data)
+    samples = xp.arange(data.shape[1])
     for t, prob, here in from_here(xp, words, data):
         shares = xp.exp(xp.minimum(paths[t] + here + loss[:, None], 0.0))
         rows = xp.exp(prob)

@@ -116,8 +116,9 @@ def log_factorial(xp: Any, k: Array) -> Array:
         product *= k + i
     z = k + 8
     series = 1 / (12 * z) - 1 / (360 * z**3) + 1 / (1260 * z**5)
-    found: Array = (z - 0.5) * xp.log(z) - z + 0.5 * math.log(2 * math.pi) + series
-    return found - xp.log(product)
+    stirling = (z - 0.5) * xp.log(z) - z + 0.5 * math.log(2 * math.pi) + series
+    found: Array = stirling - xp.log(product)
+    return found
 
 
 def poisson_trial(stream: Stream, mean: Array) -> tuple[Array, Array]:

@@ -265,7 +265,7 @@ def test_an_executor_draws_new_numbers_in_every_forward_wherever_the_node_is():
     drawn = []
     for groups in ({"a": sg.cpu(0), "b": sg.cpu(0)}, {"a": sg.cpu(0), "b": sg.cpu(1)}):
         with net.simple_bind(sg.cpu(), group2ctx=groups, x=(4, 3)) as executor:
-            forwards = [executor.forward(train)[0] for train in (False, False, True, True)]
+            forwards = [executor.forward(train)[0].copy() for train in (False, False, True, True)]
             assert len({f.tobytes() for f in forwards[:2]}) == 2
             assert len({f.tobytes() for f in forwards[2:]}) == 2
             drawn.append(np.stack(forwards))
