@@ -20,6 +20,7 @@ from symgraph.ops import gates as gates
 from symgraph.ops import index as index
 from symgraph.ops import joins as joins
 from symgraph.ops import leaky_relu as leaky_relu
+from symgraph.ops import linalg as linalg
 from symgraph.ops import linear as linear
 from symgraph.ops import loss as loss
 from symgraph.ops import messages as messages

@@ -28,15 +28,18 @@ def turned(shape: Shape, transposed: bool) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
 
 
-def batch_dot_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """(..., n, k) and (..., k, m) to (..., n, m); each shape completes the others."""
+def batch_dot_shape(site: Site, ins: Shapes, outs: Shapes, least: int = 3) -> tuple[Shapes, Shapes]:
+    """(..., n, k) and (..., k, m) to (..., n, m); each shape completes the others.
+
+    `least` is the smallest number of axes.
+    """
     rank = next((len(s) for s in (*ins, *outs) if s is not None), None)
     if rank is None:
         return ins, outs
     flags = site.attrs["transpose_a"], site.attrs["transpose_b"]
     x, y, out = (s or (0,) * rank for s in (*ins, *outs))
-    if rank < 3 or not len(x) == len(y) == len(out):
-        site.fail(f"takes two values of 3 axes or more, as many in both, not {x} and {y}")
+    if rank < least or not len(x) == len(y) == len(out):
+        site.fail(f"takes two values of {least} axes or more, as many in both, not {x} and {y}")
     x, y = turned(x, flags[0]), turned(y, flags[1])
     lead: Partial = x[:-2]
     for other in (y[:-2], out[:-2]):

@@ -403,6 +403,9 @@ def _module() -> ModuleType:
     cupy.zeros, cupy.empty = _zeros, _empty
     cupy.ascontiguousarray = _through(np.ascontiguousarray)
     cupy.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
+    cupy.linalg = ModuleType("cupy.linalg")
+    for name in ("cholesky", "inv", "solve"):
+        setattr(cupy.linalg, name, _through(getattr(np.linalg, name)))
     memory = ModuleType("cupy.cuda.memory")
     memory.OutOfMemoryError = OutOfMemoryError
     runtime = ModuleType("cupy.cuda.runtime")
