@@ -33,10 +33,9 @@ ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
     CONVOLUTIONS, on_host.scratch_bytes
 )
 UNIT = 512  # bytes: what CuPy's pool rounds up to
-ARRAYS = 3  # an own computation needs at most this times the size of its inputs and outputs
+ARRAYS = 3  # padded data is copied so often at most
 SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
 COUNTERS = 8  # random operators also need this times their output: 64-bit counters
-REJECTED = 56  # or this, if they draw again what they reject
 
 
 def scratch_bytes(partition: Partition) -> tuple[int, ...]:
@@ -129,12 +128,12 @@ def own_bytes(
 ) -> int:
     """Estimate the temporaries of an own computation, with its outputs, which are copied."""
     sizes = [_bytes(type_) for type_ in (*ins, *outs)]
-    found = ARRAYS * sum(sizes) + SMALL_ARRAYS
+    found = op.temporaries * sum(sizes) + SMALL_ARRAYS
     if not op.copies_inputs:  # vocabularies are large
         copies = [_bytes(t) for t in ins if t.dtype in HALVES]
-        found = ARRAYS * sum(map(_bytes, outs)) + sum(copies) + SMALL_ARRAYS
+        found = op.temporaries * sum(map(_bytes, outs)) + sum(copies) + SMALL_ARRAYS
     if op.random:
-        found += (REJECTED if op.reads_on_host else COUNTERS) * sum(map(_bytes, outs))
+        found += COUNTERS * sum(map(_bytes, outs))
     if "kernel" in op.params:  # data with its padding
         windows = windows_of(attrs)
         rank = len(windows.kernel) + 2

@@ -177,6 +177,8 @@ class OpDef:
     reads_part: bool = False
     #: Whether the computation makes arrays as large as its inputs on the way.
     copies_inputs: bool = True
+    #: The bytes that the computation needs on the way, in multiples of its inputs and outputs.
+    temporaries: int = 3
     #: The inputs that are added behind those of the user's when a symbol becomes a graph.
     hidden: Callable[[Attrs], Sequence[HiddenInput]] | None = None
     #: The network that a composite operator stands for: a symbol whose variables are named as the

@@ -36,5 +36,6 @@ from symgraph.ops import sequence as sequence
 from symgraph.ops import sharded as sharded
 from symgraph.ops import slices as slices
 from symgraph.ops import softmax as softmax
+from symgraph.ops import spatial as spatial
 from symgraph.ops import states as states
 from symgraph.ops import unary as unary

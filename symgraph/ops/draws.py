@@ -26,6 +26,7 @@ REST = (
     "The numbers are a function of seed, step, `stream` (the node's name) and the sample; "
     "axis, outer, inner and first as in Dropout. "
 )
+SEARCHING = 50  # `temporaries` of distributions that draw again what they reject
 MAYBE_DTYPE = params.optional(params.dtype())
 
 
@@ -102,6 +103,7 @@ def register_draw(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) ->
         aliases=(f"random_{name}", *((name,) if name in ("uniform", "normal") else ())),
         random=True,
         reads_on_host=searched,
+        temporaries=SEARCHING if searched else 3,
         doc=f"{doc}, of the given shape, in which one 0 may stand for the batch. {REST}MXNet "
         f"_random_{name}.",
     )
@@ -115,6 +117,7 @@ def register_draw(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) ->
         params={**spec, **PLACE},
         random=True,
         reads_on_host=searched,
+        temporaries=SEARCHING if searched else 3,
         doc=f"{doc}, of the shape and dtype of data. {REST}MXNet _random_{name}_like.",
     )
     register(
@@ -129,6 +132,7 @@ def register_draw(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) ->
         aliases=(f"sample_{name}",),
         random=True,
         reads_on_host=True,
+        temporaries=SEARCHING,
         doc=f"{doc}: `shape` numbers for each element of the parameters, which are inputs of one "
         f"shape. {REST}MXNet _sample_{name}.",
     )
