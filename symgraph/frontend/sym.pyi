@@ -45,6 +45,17 @@ def BatchNorm(
     batch; evaluation and use_global_stats use the moving ones. fix_gamma: gamma is 1 and its
     gradient 0. cudnn_off is accepted and ignored. MXNet BatchNorm."""
 
+def BilinearSampler(
+    data: Symbol | None = None,
+    grid: Symbol | None = None,
+    cudnn_off: Any = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The data (N, C, H, W) at the places of a grid (N, 2, h, w), from -1 to 1, by bilinear
+    interpolation, with zeros outside: (N, C, h, w). MXNet BilinearSampler."""
+
 def BlockGrad(
     data: Symbol | None = None,
     *,
@@ -52,6 +63,26 @@ def BlockGrad(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""The same value, through which no gradient flows. MXNet BlockGrad."""
+
+def CTCLoss(
+    data: Symbol | None = None,
+    label: Symbol | None = None,
+    data_lengths: Symbol | None = None,
+    label_lengths: Symbol | None = None,
+    use_data_lengths: bool = False,
+    use_label_lengths: bool = False,
+    blank_label: Literal['first', 'last'] | str = 'first',
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""-log of the probability of the labels under connectionist temporal classification: (N,).
+    data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
+    most T. The blank is class 0 (blank_label first; labels end at a 0) or C - 1 (last; they
+    end at a -1). use_data_lengths, use_label_lengths: two more inputs (N,), the numbers of
+    time steps and of labels that count. A sample with too few steps for its labels has loss
+    and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
+    CTCLoss."""
 
 def Cast(
     data: Symbol | None = None,
@@ -94,6 +125,24 @@ def Convolution(
     length n becomes floor((n + 2 pad - dilate (kernel - 1) - 1) / stride) + 1. With groups,
     each group of filters reads its group of channels. workspace and cudnn_* are accepted and
     ignored. MXNet Convolution."""
+
+def Correlation(
+    data1: Symbol | None = None,
+    data2: Symbol | None = None,
+    kernel_size: int = 1,
+    max_displacement: int = 1,
+    stride1: int = 1,
+    stride2: int = 1,
+    pad_size: int = 0,
+    is_multiply: bool = True,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The mean product (or, with is_multiply=False, distance) of patches of kernel_size squared
+    pixels of data1 and of data2 (N, C, H, W), displaced by up to max_displacement in steps
+    of stride2; a channel for each displacement, a place for every stride1 pixels
+    (Dosovitskiy et al. 2015). pad_size: zeros around both. MXNet Correlation."""
 
 def Crop(
     *args: Symbol | Sequence[Symbol],
@@ -211,6 +260,18 @@ def FullyConnected(
 ) -> Symbol:
     r"""y = x W^T + b with data (B, ...), weight (num_hidden, inputs) and bias (num_hidden,).
     With flatten=False only the last axis is the input axis. MXNet FullyConnected."""
+
+def GridGenerator(
+    data: Symbol | None = None,
+    *,
+    transform_type: Literal['affine', 'warp'] | str,
+    target_shape: int | Sequence[int] = (0, 0),
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The grid of a spatial transformer: (N, 2, h, w). affine: of target_shape (h, w), by a
+    matrix of 2 rows and 3 columns for each sample, data (N, 6). warp: the place of each
+    pixel, moved by data (N, 2, h, w) pixels. MXNet GridGenerator."""
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:
     r"""Combine several symbols into one with all their outputs (`mx.sym.Group`)."""
@@ -513,6 +574,20 @@ def SoftmaxOutput(
     gradient that comes from operators behind it or from out_grads, which is ignored
     otherwise. A third, hidden input holds the count of valid labels (`valid_input`). MXNet
     SoftmaxOutput."""
+
+def SpatialTransformer(
+    data: Symbol | None = None,
+    loc: Symbol | None = None,
+    target_shape: int | Sequence[int] = (0, 0),
+    transform_type: Any = 'affine',
+    sampler_type: Any = 'bilinear',
+    cudnn_off: Any = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""BilinearSampler of the data (N, C, H, W) along GridGenerator's affine grid of loc (N, 6):
+    (N, C, *target_shape) (Jaderberg et al. 2015). MXNet SpatialTransformer."""
 
 def SwapAxis(
     data: Symbol | None = None,
@@ -951,6 +1026,26 @@ def cosh(
 ) -> Symbol:
     r"""cosh(data), element by element. MXNet cosh."""
 
+def ctc_loss(
+    data: Symbol | None = None,
+    label: Symbol | None = None,
+    data_lengths: Symbol | None = None,
+    label_lengths: Symbol | None = None,
+    use_data_lengths: bool = False,
+    use_label_lengths: bool = False,
+    blank_label: Literal['first', 'last'] | str = 'first',
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""-log of the probability of the labels under connectionist temporal classification: (N,).
+    data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
+    most T. The blank is class 0 (blank_label first; labels end at a 0) or C - 1 (last; they
+    end at a -1). use_data_lengths, use_label_lengths: two more inputs (N,), the numbers of
+    time steps and of labels that count. A sample with too few steps for its labels has loss
+    and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
+    CTCLoss."""
+
 def degrees(
     data: Symbol | None = None,
     *,
@@ -1107,6 +1202,122 @@ def identity(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""The same value. MXNet identity."""
+
+def linalg_extractdiag(
+    A: Symbol | None = None,
+    offset: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Diagonals of square matrices: the main one, or the one `offset` places above (below if
+    negative). MXNet _linalg_extractdiag."""
+
+def linalg_gemm(
+    A: Symbol | None = None,
+    B: Symbol | None = None,
+    C: Symbol | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    axis: Any = -2,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""alpha A B + beta C for matrices A (..., n, k) and B (..., k, m), each transposed first if
+    its flag says so. MXNet _linalg_gemm."""
+
+def linalg_gemm2(
+    A: Symbol | None = None,
+    B: Symbol | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    alpha: float = 1.0,
+    axis: Any = -2,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""alpha A B for matrices A (..., n, k) and B (..., k, m), each transposed first if its flag
+    says so. MXNet _linalg_gemm2."""
+
+def linalg_makediag(
+    A: Symbol | None = None,
+    offset: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Square matrices with the last axis on the diagonal `offset` places above the main one,
+    and zeros elsewhere. MXNet _linalg_makediag."""
+
+def linalg_potrf(
+    A: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The lower triangular L with L L' = A, for symmetric positive definite matrices A, of
+    which the lower triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
+
+def linalg_potri(
+    A: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The inverse of A A' for lower triangular matrices A, which potrf returns. MXNet
+    _linalg_potri."""
+
+def linalg_sumlogdiag(
+    A: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Sums of the logarithms of the main diagonals of square matrices. MXNet
+    _linalg_sumlogdiag."""
+
+def linalg_syrk(
+    A: Symbol | None = None,
+    transpose: bool = False,
+    alpha: float = 1.0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""alpha A A' for matrices A, where A' is the transpose; alpha A' A with transpose=True.
+    MXNet _linalg_syrk."""
+
+def linalg_trmm(
+    A: Symbol | None = None,
+    B: Symbol | None = None,
+    transpose: bool = False,
+    rightside: bool = False,
+    lower: bool = True,
+    alpha: float = 1.0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""alpha A B, or alpha B A with rightside=True, for triangular matrices A (..., n, n),
+    transposed first with transpose=True. MXNet _linalg_trmm."""
+
+def linalg_trsm(
+    A: Symbol | None = None,
+    B: Symbol | None = None,
+    transpose: bool = False,
+    rightside: bool = False,
+    lower: bool = True,
+    alpha: float = 1.0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The X of A X = alpha B, or of X A = alpha B with rightside=True, for triangular matrices
+    A (..., n, n), transposed first with transpose=True. MXNet _linalg_trsm."""
 
 def load(path: str) -> Symbol:
     r"""Read a symbol file, written by `Symbol.save` or MXNet 0.8 to 1.9 (`mx.sym.load`).
@@ -1307,7 +1518,7 @@ def normal(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""Numbers of the normal distribution with mean loc and standard deviation scale of the
+    r"""Numbers of the normal distribution with mean loc and standard deviation scale, of the
     given shape, in which one 0 may stand for the batch. The numbers are a function of seed,
     step, `stream` (the node's name) and the sample; axis, outer, inner and first as in
     Dropout. MXNet _random_normal."""
@@ -1386,6 +1597,85 @@ def radians(
 ) -> Symbol:
     r"""data * pi / 180, element by element. MXNet radians."""
 
+def random_exponential(
+    *,
+    lam: float = 1.0,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers of the exponential distribution with rate lam, of the given shape, in which one 0
+    may stand for the batch. The numbers are a function of seed, step, `stream` (the node's
+    name) and the sample; axis, outer, inner and first as in Dropout. MXNet
+    _random_exponential."""
+
+def random_gamma(
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers of the gamma distribution with shape alpha and scale beta, of the given shape, in
+    which one 0 may stand for the batch. The numbers are a function of seed, step, `stream`
+    (the node's name) and the sample; axis, outer, inner and first as in Dropout. MXNet
+    _random_gamma."""
+
+def random_generalized_negative_binomial(
+    *,
+    mu: float = 1.0,
+    alpha: float = 1.0,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the negative binomial distribution with mean mu and dispersion alpha (variance
+    mu + alpha * mu * mu), of the given shape, in which one 0 may stand for the batch. The
+    numbers are a function of seed, step, `stream` (the node's name) and the sample; axis,
+    outer, inner and first as in Dropout. MXNet _random_generalized_negative_binomial."""
+
+def random_negative_binomial(
+    *,
+    k: float = 1.0,
+    p: float = 1.0,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the negative binomial distribution: failures before k successes of probability
+    p, of the given shape, in which one 0 may stand for the batch. The numbers are a function
+    of seed, step, `stream` (the node's name) and the sample; axis, outer, inner and first as
+    in Dropout. MXNet _random_negative_binomial."""
+
 def random_normal(
     *,
     loc: float = 0.0,
@@ -1401,10 +1691,47 @@ def random_normal(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""Numbers of the normal distribution with mean loc and standard deviation scale of the
+    r"""Numbers of the normal distribution with mean loc and standard deviation scale, of the
     given shape, in which one 0 may stand for the batch. The numbers are a function of seed,
     step, `stream` (the node's name) and the sample; axis, outer, inner and first as in
     Dropout. MXNet _random_normal."""
+
+def random_poisson(
+    *,
+    lam: float = 1.0,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the Poisson distribution with mean lam, of the given shape, in which one 0 may
+    stand for the batch. The numbers are a function of seed, step, `stream` (the node's name)
+    and the sample; axis, outer, inner and first as in Dropout. MXNet _random_poisson."""
+
+def random_randint(
+    low: int,
+    high: int,
+    shape: int | Sequence[int],
+    ctx: Any = None,
+    dtype: str | type[Any] | dtype[Any] = 'int32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Whole numbers from low to high - 1, of the given shape, in which one 0 may stand for the
+    batch. The numbers are a function of seed, step, `stream` (the node's name) and the
+    sample; axis, outer, inner and first as in Dropout. MXNet _random_randint."""
 
 def random_uniform(
     *,
@@ -1421,7 +1748,7 @@ def random_uniform(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""Numbers evenly spread over [low, high) of the given shape, in which one 0 may stand for
+    r"""Numbers evenly spread over [low, high), of the given shape, in which one 0 may stand for
     the batch. The numbers are a function of seed, step, `stream` (the node's name) and the
     sample; axis, outer, inner and first as in Dropout. MXNet _random_uniform."""
 
@@ -1507,6 +1834,172 @@ def rsqrt(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""1 / sqrt(data), element by element. MXNet rsqrt."""
+
+def sample_exponential(
+    lam: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers of the exponential distribution with rate lam: `shape` numbers for each element
+    of the parameters, which are inputs of one shape. The numbers are a function of seed,
+    step, `stream` (the node's name) and the sample; axis, outer, inner and first as in
+    Dropout. MXNet _sample_exponential."""
+
+def sample_gamma(
+    alpha: Symbol | None = None,
+    beta: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers of the gamma distribution with shape alpha and scale beta: `shape` numbers for
+    each element of the parameters, which are inputs of one shape. The numbers are a function
+    of seed, step, `stream` (the node's name) and the sample; axis, outer, inner and first as
+    in Dropout. MXNet _sample_gamma."""
+
+def sample_generalized_negative_binomial(
+    mu: Symbol | None = None,
+    alpha: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the negative binomial distribution with mean mu and dispersion alpha (variance
+    mu + alpha * mu * mu): `shape` numbers for each element of the parameters, which are
+    inputs of one shape. The numbers are a function of seed, step, `stream` (the node's name)
+    and the sample; axis, outer, inner and first as in Dropout. MXNet
+    _sample_generalized_negative_binomial."""
+
+def sample_multinomial(
+    data: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    get_prob: bool = False,
+    dtype: str | type[Any] | dtype[Any] = 'int32',
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Classes drawn by their probabilities, which are the last axis of the data: `shape` for
+    each row. Probabilities need not add up to 1. get_prob: a second output, the logarithms
+    of the probabilities of what was drawn, without a gradient. The numbers are a function of
+    seed, step, `stream` (the node's name) and the sample; axis, outer, inner and first as in
+    Dropout. MXNet _sample_multinomial."""
+
+def sample_negative_binomial(
+    k: Symbol | None = None,
+    p: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the negative binomial distribution: failures before k successes of probability
+    p: `shape` numbers for each element of the parameters, which are inputs of one shape. The
+    numbers are a function of seed, step, `stream` (the node's name) and the sample; axis,
+    outer, inner and first as in Dropout. MXNet _sample_negative_binomial."""
+
+def sample_normal(
+    loc: Symbol | None = None,
+    scale: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers of the normal distribution with mean loc and standard deviation scale: `shape`
+    numbers for each element of the parameters, which are inputs of one shape. The numbers
+    are a function of seed, step, `stream` (the node's name) and the sample; axis, outer,
+    inner and first as in Dropout. MXNet _sample_normal."""
+
+def sample_poisson(
+    lam: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Counts of the Poisson distribution with mean lam: `shape` numbers for each element of the
+    parameters, which are inputs of one shape. The numbers are a function of seed, step,
+    `stream` (the node's name) and the sample; axis, outer, inner and first as in Dropout.
+    MXNet _sample_poisson."""
+
+def sample_uniform(
+    low: Symbol | None = None,
+    high: Symbol | None = None,
+    shape: int | Sequence[int] = (),
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Numbers evenly spread over [low, high): `shape` numbers for each element of the
+    parameters, which are inputs of one shape. The numbers are a function of seed, step,
+    `stream` (the node's name) and the sample; axis, outer, inner and first as in Dropout.
+    MXNet _sample_uniform."""
+
+def shuffle(
+    data: Symbol | None = None,
+    stream: str = '',
+    axis: int = -1,
+    outer: int = 1,
+    inner: int = 1,
+    first: int = 0,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The rows of the data, along axis 0, in random order: a function of seed, step and
+    `stream` (the node's name). MXNet _shuffle."""
 
 def sigmoid(
     data: Symbol | None = None,
@@ -1763,7 +2256,7 @@ def uniform(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""Numbers evenly spread over [low, high) of the given shape, in which one 0 may stand for
+    r"""Numbers evenly spread over [low, high), of the given shape, in which one 0 may stand for
     the batch. The numbers are a function of seed, step, `stream` (the node's name) and the
     sample; axis, outer, inner and first as in Dropout. MXNet _random_uniform."""
 
@@ -1827,6 +2320,46 @@ def zeros_like(
 
 class _contrib:
     @staticmethod
+    def CTCLoss(
+        data: Symbol | None = None,
+        label: Symbol | None = None,
+        data_lengths: Symbol | None = None,
+        label_lengths: Symbol | None = None,
+        use_data_lengths: bool = False,
+        use_label_lengths: bool = False,
+        blank_label: Literal['first', 'last'] | str = 'first',
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""-log of the probability of the labels under connectionist temporal classification: (N,).
+        data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
+        most T. The blank is class 0 (blank_label first; labels end at a 0) or C - 1 (last; they
+        end at a -1). use_data_lengths, use_label_lengths: two more inputs (N,), the numbers of
+        time steps and of labels that count. A sample with too few steps for its labels has loss
+        and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
+        CTCLoss."""
+    @staticmethod
+    def ctc_loss(
+        data: Symbol | None = None,
+        label: Symbol | None = None,
+        data_lengths: Symbol | None = None,
+        label_lengths: Symbol | None = None,
+        use_data_lengths: bool = False,
+        use_label_lengths: bool = False,
+        blank_label: Literal['first', 'last'] | str = 'first',
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""-log of the probability of the labels under connectionist temporal classification: (N,).
+        data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
+        most T. The blank is class 0 (blank_label first; labels end at a 0) or C - 1 (last; they
+        end at a -1). use_data_lengths, use_label_lengths: two more inputs (N,), the numbers of
+        time steps and of labels that count. A sample with too few steps for its labels has loss
+        and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
+        CTCLoss."""
+    @staticmethod
     def foreach(
         body: Callable[[Nested, Nested], tuple[Nested, Nested]],
         data: Nested,
@@ -1854,7 +2387,122 @@ class _contrib:
 contrib: _contrib
 
 class _linalg:
-    ...
+    @staticmethod
+    def extractdiag(
+        A: Symbol | None = None,
+        offset: int = 0,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""Diagonals of square matrices: the main one, or the one `offset` places above (below if
+        negative). MXNet _linalg_extractdiag."""
+    @staticmethod
+    def gemm(
+        A: Symbol | None = None,
+        B: Symbol | None = None,
+        C: Symbol | None = None,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        axis: Any = -2,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""alpha A B + beta C for matrices A (..., n, k) and B (..., k, m), each transposed first if
+        its flag says so. MXNet _linalg_gemm."""
+    @staticmethod
+    def gemm2(
+        A: Symbol | None = None,
+        B: Symbol | None = None,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        alpha: float = 1.0,
+        axis: Any = -2,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""alpha A B for matrices A (..., n, k) and B (..., k, m), each transposed first if its flag
+        says so. MXNet _linalg_gemm2."""
+    @staticmethod
+    def makediag(
+        A: Symbol | None = None,
+        offset: int = 0,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""Square matrices with the last axis on the diagonal `offset` places above the main one,
+        and zeros elsewhere. MXNet _linalg_makediag."""
+    @staticmethod
+    def potrf(
+        A: Symbol | None = None,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""The lower triangular L with L L' = A, for symmetric positive definite matrices A, of
+        which the lower triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
+    @staticmethod
+    def potri(
+        A: Symbol | None = None,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""The inverse of A A' for lower triangular matrices A, which potrf returns. MXNet
+        _linalg_potri."""
+    @staticmethod
+    def sumlogdiag(
+        A: Symbol | None = None,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""Sums of the logarithms of the main diagonals of square matrices. MXNet
+        _linalg_sumlogdiag."""
+    @staticmethod
+    def syrk(
+        A: Symbol | None = None,
+        transpose: bool = False,
+        alpha: float = 1.0,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""alpha A A' for matrices A, where A' is the transpose; alpha A' A with transpose=True.
+        MXNet _linalg_syrk."""
+    @staticmethod
+    def trmm(
+        A: Symbol | None = None,
+        B: Symbol | None = None,
+        transpose: bool = False,
+        rightside: bool = False,
+        lower: bool = True,
+        alpha: float = 1.0,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""alpha A B, or alpha B A with rightside=True, for triangular matrices A (..., n, n),
+        transposed first with transpose=True. MXNet _linalg_trmm."""
+    @staticmethod
+    def trsm(
+        A: Symbol | None = None,
+        B: Symbol | None = None,
+        transpose: bool = False,
+        rightside: bool = False,
+        lower: bool = True,
+        alpha: float = 1.0,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""The X of A X = alpha B, or of X A = alpha B with rightside=True, for triangular matrices
+        A (..., n, n), transposed first with transpose=True. MXNet _linalg_trsm."""
 
 linalg: _linalg
 
@@ -1899,11 +2547,16 @@ _at_maxima: Callable[..., Symbol]
 _batch_norm_grad: Callable[..., Symbol]
 _batch_or_moving: Callable[..., Symbol]
 _begin_state: Callable[..., Symbol]
+_bilinear_sampler_grad: Callable[..., Symbol]
 _broadcast_axes: Callable[..., Symbol]
 _broadcast_rows: Callable[..., Symbol]
+_contrib_CTCLoss: Callable[..., Symbol]
+_contrib_ctc_loss: Callable[..., Symbol]
 _conv_grad_data: Callable[..., Symbol]
 _conv_grad_weight: Callable[..., Symbol]
 _copy: Callable[..., Symbol]
+_correlation_grad: Callable[..., Symbol]
+_ctc_loss_grad: Callable[..., Symbol]
 _custom_backward: Callable[..., Symbol]
 _cut: Callable[..., Symbol]
 _div: Callable[..., Symbol]
@@ -1919,6 +2572,7 @@ _greater: Callable[..., Symbol]
 _greater_equal: Callable[..., Symbol]
 _greater_equal_scalar: Callable[..., Symbol]
 _greater_scalar: Callable[..., Symbol]
+_grid_generator_grad: Callable[..., Symbol]
 _gru_gates: Callable[..., Symbol]
 _gru_gates_grad: Callable[..., Symbol]
 _hypot: Callable[..., Symbol]
@@ -1930,6 +2584,16 @@ _lesser: Callable[..., Symbol]
 _lesser_equal: Callable[..., Symbol]
 _lesser_equal_scalar: Callable[..., Symbol]
 _lesser_scalar: Callable[..., Symbol]
+_linalg_extractdiag: Callable[..., Symbol]
+_linalg_gemm: Callable[..., Symbol]
+_linalg_gemm2: Callable[..., Symbol]
+_linalg_makediag: Callable[..., Symbol]
+_linalg_potrf: Callable[..., Symbol]
+_linalg_potri: Callable[..., Symbol]
+_linalg_sumlogdiag: Callable[..., Symbol]
+_linalg_syrk: Callable[..., Symbol]
+_linalg_trmm: Callable[..., Symbol]
+_linalg_trsm: Callable[..., Symbol]
 _log_softmax_grad: Callable[..., Symbol]
 _lstm_gates: Callable[..., Symbol]
 _lstm_gates_grad: Callable[..., Symbol]
@@ -1941,6 +2605,7 @@ _minimum: Callable[..., Symbol]
 _minimum_scalar: Callable[..., Symbol]
 _minus: Callable[..., Symbol]
 _minus_scalar: Callable[..., Symbol]
+_mirror: Callable[..., Symbol]
 _mod: Callable[..., Symbol]
 _mod_scalar: Callable[..., Symbol]
 _moments: Callable[..., Symbol]
@@ -1964,8 +2629,19 @@ _pool_grad: Callable[..., Symbol]
 _power: Callable[..., Symbol]
 _power_scalar: Callable[..., Symbol]
 _pseudo_connect: Callable[..., Symbol]
+_random_exponential: Callable[..., Symbol]
+_random_exponential_like: Callable[..., Symbol]
+_random_gamma: Callable[..., Symbol]
+_random_gamma_like: Callable[..., Symbol]
+_random_generalized_negative_binomial: Callable[..., Symbol]
+_random_generalized_negative_binomial_like: Callable[..., Symbol]
+_random_negative_binomial: Callable[..., Symbol]
+_random_negative_binomial_like: Callable[..., Symbol]
 _random_normal: Callable[..., Symbol]
 _random_normal_like: Callable[..., Symbol]
+_random_poisson: Callable[..., Symbol]
+_random_poisson_like: Callable[..., Symbol]
+_random_randint: Callable[..., Symbol]
 _random_uniform: Callable[..., Symbol]
 _random_uniform_like: Callable[..., Symbol]
 _rdiv_scalar: Callable[..., Symbol]
@@ -1976,6 +2652,14 @@ _relu_grad: Callable[..., Symbol]
 _rminus_scalar: Callable[..., Symbol]
 _rmod_scalar: Callable[..., Symbol]
 _rpower_scalar: Callable[..., Symbol]
+_sample_exponential: Callable[..., Symbol]
+_sample_gamma: Callable[..., Symbol]
+_sample_generalized_negative_binomial: Callable[..., Symbol]
+_sample_multinomial: Callable[..., Symbol]
+_sample_negative_binomial: Callable[..., Symbol]
+_sample_normal: Callable[..., Symbol]
+_sample_poisson: Callable[..., Symbol]
+_sample_uniform: Callable[..., Symbol]
 _sequence_last_grad: Callable[..., Symbol]
 _shard_cross_entropy: Callable[..., Symbol]
 _shard_join: Callable[..., Symbol]
@@ -1984,6 +2668,7 @@ _shard_pick: Callable[..., Symbol]
 _shard_residual: Callable[..., Symbol]
 _shard_row_figures: Callable[..., Symbol]
 _shard_softmax_output: Callable[..., Symbol]
+_shuffle: Callable[..., Symbol]
 _sigmoid_grad: Callable[..., Symbol]
 _slice_grad: Callable[..., Symbol]
 _softmax_grad: Callable[..., Symbol]
@@ -1994,6 +2679,7 @@ _sum_rows: Callable[..., Symbol]
 _sum_to: Callable[..., Symbol]
 _take_grad: Callable[..., Symbol]
 _tanh_grad: Callable[..., Symbol]
+_triangle: Callable[..., Symbol]
 _valid_count: Callable[..., Symbol]
 _zeros: Callable[..., Symbol]
 random = sym_random

@@ -45,7 +45,8 @@ def bounded(low: float, high: float = math.inf, *, closed: bool = False, default
         return value
 
     words = f"{'of' if closed else 'above'} {low:g}" + (" or more" if closed else "")
-    return Param(parse, default, f"float {words}" + (f" up to {high:g}" if high < 9e9 else ""))
+    end = f" up to {high:g}" if high < 9e9 else ""
+    return Param(parse, default, f"float {words}{end}", type="float")
 
 
 def sampled_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
@@ -70,25 +71,13 @@ def sampled_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
 
 
 def register_draw(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) -> None:
-    """Register the three operators of a distribution.
+    """Register the operators of a distribution whose parameters are numbers.
 
     Numbers are drawn in float64, so that other dtypes have the same numbers up to rounding.
     """
 
     def drawn(env: Env, a: Attrs, shape: Shape, dtype: Any) -> Any:
         return draw(stream_of(env, a, shape), a).astype(dtype)
-
-    def sampled(env: Env, a: Attrs, *given: Array) -> Any:
-        shape = (*given[0].shape, *a["shape"])
-        rank = len(a["shape"])
-        values = {
-            n: x.astype("float64").reshape(*x.shape, *(1,) * rank)
-            for n, x in zip(spec, given, strict=True)
-        }
-        for n, x in values.items():
-            spec[n].parse(float(x.min()))  # both ends are within the bounds, or ValueError
-            spec[n].parse(float(x.max()))
-        return draw(stream_of(env, a, shape), values).astype(a["dtype"] or given[0].dtype)
 
     searched = name not in ("uniform", "normal", "exponential")
     register(
@@ -120,6 +109,23 @@ def register_draw(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) ->
         temporaries=SEARCHING if searched else 3,
         doc=f"{doc}, of the shape and dtype of data. {REST}MXNet _random_{name}_like.",
     )
+
+
+def register_sample(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) -> None:
+    """Register the operator of a distribution whose parameters are inputs."""
+
+    def sampled(env: Env, a: Attrs, *given: Array) -> Any:
+        shape = (*given[0].shape, *a["shape"])
+        rank = len(a["shape"])
+        values = {
+            n: x.astype("float64").reshape(*x.shape, *(1,) * rank)
+            for n, x in zip(spec, given, strict=True)
+        }
+        for n, x in values.items():
+            spec[n].parse(float(x.min()))  # both ends are within the bounds, or ValueError
+            spec[n].parse(float(x.max()))
+        return draw(stream_of(env, a, shape), values).astype(a["dtype"] or given[0].dtype)
+
     register(
         name=f"_sample_{name}",
         inputs=tuple(spec),
@@ -188,6 +194,7 @@ for name, draw, spec, doc in (
     ),
 ):
     register_draw(name, draw, spec, doc)
+    register_sample(name, draw, spec, doc)
 
 
 # -- whole numbers, classes, orders ----------------------------------------------------------------

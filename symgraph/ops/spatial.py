@@ -307,7 +307,7 @@ def odd(raw: Any) -> int:
 
 
 CORRELATION = {
-    "kernel_size": Param(odd, 1, "odd int"),
+    "kernel_size": Param(odd, 1, "odd int", type="int"),
     "max_displacement": params.integer(1),
     "stride1": params.count(1),
     "stride2": params.count(1),
