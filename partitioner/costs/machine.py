@@ -15,9 +15,10 @@ from math import inf, isfinite
 from typing import Any, NamedTuple, Self
 
 from partitioner.costs.cost import Speed
+from symgraph.core.columns import aligned_columns
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, PlacementError, nearest
-from symgraph.core.units import aligned_columns, bytes_text, exact_text, seconds_text, si_text
+from symgraph.core.units import bytes_text, exact_text, seconds_text, si_text
 from symgraph.core.yaml_lines import KeyPath, dotted, written
 
 LEVELS = ("socket", "node", "rack", "network")  # from the narrowest

@@ -6,8 +6,9 @@ from collections import Counter
 
 from partitioner.base.types import PHASES, Body, CommEdge, Partition
 from partitioner.memory.memory_plan import kept_bytes
+from symgraph.core.columns import aligned_columns
 from symgraph.core.registry import find
-from symgraph.core.units import aligned_columns, bytes_text, count_text, flops_text
+from symgraph.core.units import bytes_text, count_text, flops_text
 
 
 def body_flops(body: Body) -> int:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from symgraph.core.columns import fitting
 from symgraph.core.errors import (
     ConfigError,
     LimitError,
@@ -37,7 +38,8 @@ def status_of(work: Callable[[], int], *, with_traceback: bool = False) -> int:
     """Run a command and return its exit status; report an error in one line on stderr."""
     _prepare_streams()
     try:
-        status = work()
+        with fitting(sys.stdout, os.environ):
+            status = work()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe
         _discard(sys.stdout)

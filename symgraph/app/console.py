@@ -26,6 +26,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
+from symgraph.core.columns import columns, wrapped
 from symgraph.core.units import seconds_text, value_text
 from symgraph.core.visible import visible, visible_lines
 
@@ -72,12 +73,13 @@ class Console:
             markup=False,
             highlight=False,
             emoji=False,
-            width=None if self.is_terminal else 10_000,  # never cut off or wrap lines in a file
+            # never cut off or wrap lines in a file
+            width=columns() or (None if self.is_terminal else 10_000),
         )
 
     def line(self, text: str = "") -> None:
         """Write one line, above any progress bar."""
-        self.rich.print(visible_lines(text), soft_wrap=True)
+        self.rich.print(wrapped(visible_lines(text)), soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Write a table; columns of figures are right-justified."""

@@ -160,9 +160,3 @@ def _scaled(value: float, base: int, units: Sequence[str]) -> str:
     whole = value == int(value) and at == 0 if math.isfinite(value) else True
     digits = 0 if whole or size >= 99.95 else 1 if size >= 9.995 else 2
     return f"{value:,.{digits}f} {units[at]}"
-
-
-def aligned_columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """Format rows of cells as lines whose columns are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]

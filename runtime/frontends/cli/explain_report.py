@@ -7,7 +7,8 @@ from typing import Any
 from runtime.frontends.cli.plan_report import prices_of
 from runtime.planning.explain import Choice, Explanation, explain
 from runtime.training.job import Planned
-from symgraph.core.units import aligned_columns, bytes_text, count_text, seconds_text
+from symgraph.core.columns import aligned_columns
+from symgraph.core.units import bytes_text, count_text, seconds_text
 
 COLUMNS = 4  # of devices' peaks in a table; of more devices only the largest is shown
 

@@ -15,12 +15,13 @@ from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.schedule.replay import simulate
 from runtime.schedule.timeline import Timeline
-from runtime.schedule.views.draw import chart
+from runtime.schedule.views.draw import chart, legend
 from runtime.training.job import Job, machine_of
 from runtime.training.summary import placement_of, plan_rows
 from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of
-from symgraph.core.units import aligned_columns, bytes_text, seconds_text, si_text
+from symgraph.core.columns import aligned_columns
+from symgraph.core.units import bytes_text, seconds_text, si_text
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
@@ -47,8 +48,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "memory at the worst moment:\n" + memory_table(plan),
         _predicted(job, timeline, figures)
         + f", bubble {timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
-        + chart(timeline)
-        + "\n"
+        + f"{chart(timeline)}\n{legend(timeline)}\n"
         + _bound(plan, timeline),
     ]
     buckets = buckets_of(config.data)

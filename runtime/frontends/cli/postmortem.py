@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.engine.flight_record import FORMAT
+from symgraph.core.columns import wrapped
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import seconds_text
 
@@ -23,7 +24,7 @@ Record = dict[str, Any]
 def tell(options: Namespace) -> None:
     """Print the story of the flight records in these files and folders; ConfigError if damaged."""
     records = read(options.files)
-    print("\n".join(story(records)))
+    print(wrapped("\n".join(story(records))))
 
 
 def read(names: Sequence[str]) -> dict[int, Record]:

@@ -33,6 +33,7 @@ from symgraph.app.command_line import (
     status_of,
 )
 from symgraph.app.run_options import MODES, OPTIONS, TRAIN, run_parser
+from symgraph.core.columns import wrapped
 from symgraph.core.errors import ConfigError
 from symgraph.core.visible import visible_lines
 
@@ -63,7 +64,7 @@ def print_keys() -> int:
     from symgraph.app.config import key_help
 
     for key, default, meaning in key_help():
-        print(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}")
+        print(wrapped(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}"))
     return OK
 
 
@@ -174,7 +175,7 @@ def _measure_machine(options: argparse.Namespace) -> int:
                 print(machine_file(machine), end="", flush=True)
             else:
                 write_machine(machine, path)
-                print(machine, flush=True)
+                print(wrapped(str(machine)), flush=True)
         cluster.close()
     except (Exception, KeyboardInterrupt) as error:
         status = report(error, with_traceback=options.traceback)
@@ -215,7 +216,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
         write_plan(planned.training, options.dump)
     if options.onnx is not None:
         write_onnx(planned, options.onnx)
-    print(visible_lines(text))
+    print(wrapped(visible_lines(text)))
     if options.json:
         print(json.dumps(figures))
     return OK
@@ -236,7 +237,7 @@ def _explain(config: Config, options: argparse.Namespace) -> int:
 
     with limit_blas(1), _said_while_planning():
         text, figures = explain_report(training_plan(config, fresh_pricing()), options.explain)
-    print(visible_lines(text))
+    print(wrapped(visible_lines(text)))
     if options.json:
         print(json.dumps(figures))
     return OK

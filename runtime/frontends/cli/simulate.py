@@ -20,11 +20,11 @@ from runtime.schedule.replay import check, peak_in_flight, simulate
 from runtime.schedule.text import dump_csv
 from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import RankTime, breakdown, critical_path
-from runtime.schedule.views.draw import CHART, chart, svg
+from runtime.schedule.views.draw import chart, chart_columns, legend, svg
 from runtime.schedule.views.trace import write_trace
 from symgraph.app.command_line import require_writable
+from symgraph.core.columns import aligned_columns, wrapped
 from symgraph.core.errors import ConfigError, ScheduleError
-from symgraph.core.units import aligned_columns
 
 MAX_CHART_RANKS, MAX_CHART_RUNS, MAX_SVG_RUNS = 64, 50_000, 200_000
 MAX_TABLE_RANKS = 16
@@ -65,7 +65,7 @@ def explore(options: Namespace) -> None:
     if not options.no_chart:
         parts.append(chart_text(case, timeline))
     write_files(options, case, timeline)
-    print("\n\n".join(parts))
+    print(wrapped("\n\n".join(parts)))
     if options.json:
         print(json.dumps(figures))
 
@@ -152,10 +152,10 @@ def rank_table(figures: dict[str, Any]) -> str:
     if len(times) > MAX_TABLE_RANKS:
         shown = (*shown[: MAX_TABLE_RANKS // 2], *shown[-MAX_TABLE_RANKS // 2 :])
     rows += [(str(r), str(peaks[r]), *map(figure, times[r].values())) for r in shown]
-    lines = aligned_columns(rows)
     if len(times) > MAX_TABLE_RANKS:
-        lines.insert(1 + MAX_TABLE_RANKS // 2, f"... {len(times) - MAX_TABLE_RANKS} more ranks")
-    return "\n".join(lines)
+        hidden = f"... {len(times) - MAX_TABLE_RANKS} more"
+        rows.insert(1 + MAX_TABLE_RANKS // 2, (hidden, *[""] * (len(rows[0]) - 1)))
+    return "\n".join(aligned_columns(rows))
 
 
 def path_line(path: Sequence[Event]) -> str:
@@ -185,8 +185,9 @@ def chart_text(case: Case, timeline: Timeline) -> str:
             f"{MAX_CHART_RANKS} and {MAX_CHART_RUNS:,}); --trace writes a file to look at"
         )
     ticks = max(1, timeline.ticks[1] - timeline.ticks[0])
-    fits = (n for n in range(CHART, CHART // 2, -1) if n % ticks == 0 or ticks % n == 0)
-    return chart(timeline, next(fits, CHART))
+    room = chart_columns(timeline)
+    fits = (n for n in range(room, room // 2, -1) if n % ticks == 0 or ticks % n == 0)
+    return f"{chart(timeline, next(fits, room))}\n{legend(timeline)}"
 
 
 def write_files(options: Namespace, case: Case, timeline: Timeline) -> None:

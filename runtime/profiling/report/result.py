@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from symgraph.core.columns import aligned_columns
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.core.units import aligned_columns
 from symgraph.core.visible import visible, visible_lines
 
 # The names of the columns, and the rows.

@@ -11,13 +11,22 @@ import numpy as np
 from partitioner.base.types import PHASES
 from runtime.schedule.instructions import Recv, Run, Send, Update
 from runtime.schedule.timeline import Timeline, Track
+from symgraph.core.columns import columns, wrapped
 from symgraph.core.visible import visible_lines
 
-CHART = 72  # columns of a chart
+CHART = 72  # columns of a chart in a file
 
 
-def chart(timeline: Timeline, columns: int = CHART) -> str:
+def chart_columns(timeline: Timeline) -> int:
+    """Return the columns of a chart's time axis: as many as fit beside the names of the ranks."""
+    most = columns()
+    return CHART if most is None else max(1, most - len(f"  rank {timeline.ranks - 1}  F "))
+
+
+def chart(timeline: Timeline, columns: int = 0) -> str:
     """Draw the runs of every rank as rows of characters, one per phase.
+
+    `columns` is the length of the time axis; 0: as long as fits.
 
     A run shows the last digit of its micro-batch; if there is just one micro-batch, of its time
     segment.
@@ -25,7 +34,8 @@ def chart(timeline: Timeline, columns: int = CHART) -> str:
     rank 0  F 0011223344......
             B             ....44332211
     """
-    one = not any(track.program.columns.mb.any() for track in timeline.tracks)
+    columns = columns or chart_columns(timeline)
+    one = _is_one(timeline)
     first, last = timeline.ticks
     span = max(1, last - first)
     phases = _phases(timeline)
@@ -43,6 +53,18 @@ def chart(timeline: Timeline, columns: int = CHART) -> str:
             head = rank if phase == phases[0] else ""
             lines.append(f"  {head:<{width}}  {phase} {''.join(row)}")
     return "\n".join(lines)
+
+
+def legend(timeline: Timeline) -> str:
+    """Return a line that says what the letters and digits of a chart mean."""
+    meanings = [f"{phase} {MEANING[phase]}" for phase in _phases(timeline)]
+    numbered = "time segments" if _is_one(timeline) else "micro-batches"
+    return wrapped(f"  {', '.join(meanings)}; digits: {numbered}") if meanings else ""
+
+
+def _is_one(timeline: Timeline) -> bool:
+    """Tell whether there is just one micro-batch."""
+    return not any(track.program.columns.mb.any() for track in timeline.tracks)
 
 
 def _phases(timeline: Timeline) -> list[str]:

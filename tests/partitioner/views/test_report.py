@@ -7,8 +7,8 @@ import symgraph.frontend.sym as sym
 from partitioner import Partition, group2ctx
 from partitioner.cutting.cut import cut
 from partitioner.views.report import body_flops, parameter_bytes, table
+from symgraph.core.columns import aligned_columns
 from symgraph.core.context import Context, cpu
-from symgraph.core.units import aligned_columns
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.lower import lower
 from symgraph.frontend.name import NameManager

@@ -137,3 +137,23 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "symgraph", "version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("symgraph ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan {config}",
+        "explain {config} decode",
+        "profile {config} --steps 2 --no-baseline",
+        "train {config}",
+        "keys",
+        "simulate --stages 12 --micro-batches 20",
+        "version",
+    ],
+)
+def test_output_fits_80_columns(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    config = write_config(tmp_path, "steps: 2")
+    assert main(words.format(config=config).split()) == 0
+    long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+    assert long == []

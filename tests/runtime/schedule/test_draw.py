@@ -10,7 +10,7 @@ import pytest
 
 from runtime.schedule.text import parse
 from runtime.schedule.timeline import EMPTY, Timeline, Track
-from runtime.schedule.views.draw import chart, svg
+from runtime.schedule.views.draw import chart, legend, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,7 +71,12 @@ def test_chart_aligns_many_ranks_and_leaves_absent_ones_empty():
     tracks = [EMPTY] * 10 + [timed("0F0@0-1").tracks[0]]
     lines = chart(Timeline(tuple(tracks), Fraction(1)), 2).splitlines()
     assert (lines[0], lines[-1]) == ("  rank 0   F ..", "  rank 10  F 00")
-    assert chart(Timeline((EMPTY,), Fraction(1))) == ""
+    assert chart(Timeline((EMPTY,), Fraction(1))) == legend(Timeline((EMPTY,), Fraction(1))) == ""
+
+
+def test_the_legend_says_what_letters_and_digits_mean():
+    assert legend(TWO) == "  F forward, B backward; digits: micro-batches"
+    assert legend(timed("0F0@0-1 0F0.1@1-2")) == "  F forward; digits: time segments"
 
 
 # -- SVG -----------------------------------------------------------------------------------------
