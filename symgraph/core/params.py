@@ -40,6 +40,8 @@ class Param:
     gathers: bool = False
     #: Its type, for signatures and type checkers.
     type: str = "Any"
+    #: Whether None is a value of its own, and not the same as leaving the parameter out.
+    takes_none: bool = False
 
 
 def literal(raw: Any) -> Any:
@@ -106,13 +108,14 @@ def integers(default: Any = REQUIRED) -> Param:
     return Param(_ints, default, "tuple of ints", type=INTS)
 
 
-def optional(param: Param) -> Param:
-    """Declare the same parameter, with None allowed and the default."""
+def optional(param: Param, default: Any = None) -> Param:
+    """Declare the same parameter, with None allowed, by default the default."""
 
     def parse(raw: Any) -> Any:
         return None if literal(raw) is None else param.parse(raw)
 
-    return Param(parse, None, f"{param.kind} or None", type=f"{param.type} | None")
+    kind, type_ = f"{param.kind} or None", f"{param.type} | None"
+    return Param(parse, default, kind, type=type_, takes_none=default is not None)
 
 
 def dtype(default: Any = REQUIRED) -> Param:

@@ -22,6 +22,7 @@ HIDDEN = (
     "replicate",
     "exchange",
 )
+MXNETS = HIDDEN[:5]  # MXNet's own, which its operators take as keyword arguments, too
 SPELLINGS = {spelt: (f"__{k}__", k) for k in HIDDEN for spelt in (f"__{k}__", k)}
 
 

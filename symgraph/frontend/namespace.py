@@ -95,6 +95,8 @@ def signature(op: OpDef) -> Signature:
         args.append(Parameter(key, kind, default=default, annotation=param.type))
     args.append(_optional("name", "str", KEYWORD_ONLY))
     args.append(_optional("attr", "Mapping[str, str]", KEYWORD_ONLY))
+    if len(input_names(op)) > 1:  # parameters may be among them
+        args += [_optional(key, "float", KEYWORD_ONLY) for key in ("lr_mult", "wd_mult")]
     if rest:
         args.append(Parameter("kwargs", VAR_KEYWORD, annotation="Any"))
     return Signature(args, return_annotation="Symbol")

@@ -9,7 +9,7 @@ from typing import Any
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.params import Attrs, parse_params
 from symgraph.core.registry import OpDef, find
-from symgraph.core.tags import inherited
+from symgraph.core.tags import MXNETS, inherited
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.name import NameManager
 from symgraph.frontend.symnode import Entry, Outputs, SymNode
@@ -32,7 +32,8 @@ def call(
         hint: the name's stem if there is no name.
         args: input symbols in order (None for an input that becomes a variable), then parameters in
             the operator's order. One list of symbols stands for all inputs.
-        kwargs: input symbols, parameters, and attributes spelt `__key__`, by name.
+        kwargs: input symbols, parameters, and attributes spelt `__key__`, by name; `ctx_group`,
+            `lr_mult`, `wd_mult` and MXNet's others also as they are.
         name: the node's name; None numbers the hint.
         attr: attributes of the node.
 
@@ -44,9 +45,10 @@ def call(
     """
     op = find(op_name)
     name = NameManager.current().get(name, hint.lower())
+    plain = {k: str(v) for k, v in kwargs.items() if k in MXNETS and v is not None}
     hidden = {k: v for k, v in kwargs.items() if k.startswith("__") and k.endswith("__")}
-    attrs = _attributes(op, name, {**(attr or {}), **hidden})
-    kwargs = {k: v for k, v in kwargs.items() if k not in hidden}
+    attrs = _attributes(op, name, {**(attr or {}), **plain, **hidden})
+    kwargs = {k: v for k, v in kwargs.items() if k not in hidden and k not in MXNETS}
     if len(args) == 1 and isinstance(args[0], (list, tuple)) and op.inputs:
         args = args[0]
     args, by_order = _positional(op, name, args)
@@ -106,7 +108,12 @@ def _split(
                 "parameters are passed by name"
             )
     inputs_by_name = {k: v for k, v in kwargs.items() if isinstance(v, Outputs)}
-    values = {k: v for k, v in kwargs.items() if not isinstance(v, Outputs) and v is not None}
+    takes_none = {k for k, p in op.params.items() if p.takes_none}
+    values = {
+        k: v
+        for k, v in kwargs.items()
+        if not isinstance(v, Outputs) and (v is not None or k in takes_none)
+    }
     if op.variadic and op.variadic not in values:
         values[op.variadic] = len(args) + len(inputs_by_name)
         if not values[op.variadic]:

@@ -11,6 +11,7 @@ collectives between groups, `sg.sym.random` the random operators, `sg.sym.linalg
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -172,6 +173,9 @@ def full(
     """Fill a shape, with 0 for the batch axis, with the number val (`mx.sym.full`)."""
     params = {"shape": shape, "value": val, "dtype": dtype, **attrs}
     return Symbol(call("_full", "_full", (), params, name))
+
+
+_internal = sys.modules[__name__]  # MXNet's place for operators that begin with _
 
 
 def __getattr__(name: str) -> Callable[..., Symbol]:

@@ -178,3 +178,23 @@ def test_variables_are_dense():
 def test_a_dtype_that_is_none():
     with pytest.raises(GraphError, match="variable 'data': no dtype '9'; known: 'bool', 'float16'"):
         sym.Variable("data", dtype=9)
+
+
+def test_rates_and_groups_are_keywords_of_operators():
+    """MXNet turns them into attributes, which the operator's parameters take over."""
+    net = sym.FullyConnected(DATA, num_hidden=2, lr_mult=0.5, wd_mult=2, ctx_group="a", name="fc")
+    own = {"__lr_mult__": "0.5", "__wd_mult__": "2", "__ctx_group__": "a"}
+    found = net.attr_dict()
+    for name in ("fc", "fc_weight", "fc_bias"):
+        assert {k: found[name][k] for k in own} == own
+        assert found[name]["lr_mult"] == "0.5"
+    assert "x" not in found
+    assert sym.load_json(net.tojson()).attr_dict() == found
+    assert DATA.relu(lr_mult=None).attr("lr_mult") is None
+    with pytest.raises(GraphError, match="no argument 'weight_lr_mult'"):
+        sym.FullyConnected(DATA, num_hidden=2, weight_lr_mult=0.5)
+
+
+def test_operators_are_also_where_mxnet_keeps_those_that_begin_with_a_line():
+    net = sg.symbol._internal._plus_scalar(DATA, scalar=2)
+    np.testing.assert_array_equal(run(net, x=X)[0], X + 2)
