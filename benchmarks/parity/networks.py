@@ -10,6 +10,8 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from benchmarks.parity import operators
+
 LSTMState = namedtuple("LSTMState", ["c", "h"])
 LSTMParam = namedtuple("LSTMParam", ["i2h_weight", "i2h_bias", "h2h_weight", "h2h_bias"])
 VOCAB, HIDDEN, EMBED, STEPS, BATCH = 12, 6, 5, 4, 3
@@ -286,120 +288,6 @@ def inception_bn(mx: Any) -> Any:
     return mx.symbol.SoftmaxOutput(data=fc1, name="softmax")
 
 
-SMOOTH = (
-    "abs",
-    "arctan",
-    "arcsinh",
-    "cbrt",
-    "cos",
-    "cosh",
-    "degrees",
-    "erf",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "negative",
-    "radians",
-    "rcbrt",
-    "reciprocal",
-    "relu",
-    "rsqrt",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "softmax",
-    "softsign",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "hard_sigmoid",
-    "smooth_l1",
-    "log_softmax",
-)
-STEPS_OF_X = ("ceil", "fix", "floor", "logical_not", "rint", "round", "sign", "trunc")
-BELOW_ONE = ("arccos", "arcsin", "arctanh")
-
-
-def functions(mx: Any) -> Any:
-    """Every function of one value, on x + 1.2, x alone or 6 x."""
-    x = mx.sym.Variable("x")
-    above, wide = x + 1.2, x * 6
-    found = [getattr(mx.sym, name)(above, name=f"of_{name}") for name in (*SMOOTH, "arccosh")]
-    found[-1] = mx.sym.arccosh(x + 1.7, name="of_arccosh")
-    found += [getattr(mx.sym, name)(wide, name=f"of_{name}") for name in STEPS_OF_X]
-    found += [getattr(mx.sym, name)(x, name=f"of_{name}") for name in BELOW_ONE]
-    return mx.sym.Group(found)
-
-
-def operators(mx: Any) -> Any:
-    """Operators on two values of 4 axes, most of them called as methods or by position."""
-    x, y = mx.sym.Variable("x"), mx.sym.Variable("y")
-    row = x.slice_axis(axis=1, begin=0, end=1)
-    return mx.sym.Group(
-        [
-            x % (y + 0.7),
-            (x + 3) % 2,
-            2 % (x + 0.7),
-            mx.sym.hypot(x, y),
-            mx.sym.hypot(x, 0.3),
-            mx.sym.maximum(x, y),
-            mx.sym.maximum(0.1, x),
-            mx.sym.minimum(x, 0.1),
-            mx.sym.power(x + 1.5, y),
-            mx.sym.power(2, x),
-            (x + 1.5) ** 3,
-            1 / (x + 2) - y / 3,
-            mx.sym.broadcast_mod(row, y + 0.7),
-            mx.sym.broadcast_hypot(row, y),
-            mx.sym.tile(row, reps=(1, 2, 1, 2)),
-            x.repeat(repeats=2, axis=2),
-            x.flip(axis=(0, 3)),
-            row.broadcast_like(y),
-            mx.sym.L2Normalization(x),
-            mx.sym.L2Normalization(x, mode="channel"),
-            mx.sym.L2Normalization(x, mode="spatial", eps=1e-3),
-            mx.sym.transpose(x, (0, 2, 3, 1)),
-            x.reshape((0, -3, -1)),
-            x.reshape(shape=(-4, 1, -1, -2)),
-            x.swapaxes(1, 3),
-            x.expand_dims(2).squeeze(2),
-            x.sum(axis=(1, 2)),
-            x.mean(axis=1, exclude=True),
-            x.norm(),
-            x.max(axis=2, keepdims=True),
-            x.min(axis=3),
-            x.argmax(axis=1),
-            x.argmin(axis=1),
-            mx.sym.dot(x, y, transpose_b=False).reshape((-1,)).slice_axis(axis=0, begin=0, end=9),
-            mx.sym.where(x > 0, x, y),
-            x > y,
-            x == y,
-            x <= 0.1,
-            mx.sym.clip(x, -0.2, 0.3),
-            x.one_hot(3),
-            x.slice(begin=(0, 1), end=(2, 3)),
-            mx.sym.LRN(x, nsize=3),
-            abs(x),
-            -x,
-            mx.sym.Pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 2, 0, 1)),
-            mx.sym.UpSampling(x, scale=2, sample_type="nearest"),
-            mx.sym.SequenceMask(x, value=0.5),
-            mx.sym.SequenceLast(x),
-            mx.sym.SequenceReverse(x),
-            mx.sym.full((2, 3), 1.5) * mx.sym.arange(3).reshape((1, 3)).broadcast_to((2, 3)),
-            mx.sym.LeakyReLU(x, act_type="elu"),
-            mx.sym.LeakyReLU(x, act_type="leaky", slope=0.1),
-            mx.sym.stack(x, y, axis=1),
-            mx.sym.concat(x, y, dim=3),
-            mx.sym.add_n(x, y, x),
-        ]
-    )
-
-
 STATES = {f"l{i}_init_{s}": (BATCH, HIDDEN) for i in range(2) for s in "ch"}
 WORDS = {f"t{t}_data": (BATCH,) for t in range(STEPS)}
 LABELS = {f"t{t}_label": (BATCH,) for t in range(STEPS)}
@@ -442,7 +330,20 @@ NETWORKS: dict[str, Network] = {
         {"data": (BATCH, STEPS, EMBED), "length": (BATCH,), "target": (BATCH, 1)},
         {"length": STEPS, "target": 2},
     ),
-    "functions": Network(functions, {"x": (3, 4)}),
-    "operators": Network(operators, {"x": (3, 2, 4, 3), "y": (3, 2, 4, 3)}),
+    "functions": Network(operators.functions, {"x": (3, 4)}),
+    "operators": Network(operators.operators, {"x": (3, 2, 4, 3), "y": (3, 2, 4, 3)}),
+    "selection": Network(
+        operators.selection, {"x": (3, 4), "y": (4, 3, 2), "places": (2, 5)}, {"places": 3}
+    ),
+    "reductions": Network(operators.reductions, {"x": (2, 3, 4), "y": (5, 4, 3)}),
+    "images": Network(operators.images, {"x": (2, 4, 3, 2), "y": (2, 4, 6, 4)}),
+    "soft_labels": Network(
+        operators.soft_labels,
+        {"x": (3, 4), "y": (2, 3, 4), "p": (3, 4), "q": (2, 3, 4)},
+        {"p": 3, "q": 2},
+    ),
+    "svm": Network(
+        operators.svm, {"x": (5, 4), "squared_label": (5,)}, {"squared_label": 4, "hinge_label": 4}
+    ),
     "inception_bn": Network(inception_bn, {"data": (BATCH, 3, 32, 32)}, CLASSES),
 }

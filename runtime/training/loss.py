@@ -95,8 +95,8 @@ def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
 
     A model that reports nll_stats is returned as it is; to others, figures of the losses among
     their outputs are added, behind all outputs: the cross entropy of SoftmaxOutput and
-    LogisticRegressionOutput, the mean squared and absolute errors of the other regressions, and
-    the mean of MakeLoss.
+    LogisticRegressionOutput, the mean squared and absolute errors of the other regressions, the
+    mean hinge loss of SVMOutput, and the mean of MakeLoss.
     """
     entries, names = model.symbol.entries, model.symbol.list_outputs()
     if known := reported(model):
@@ -110,7 +110,7 @@ def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
             continue
         entry = entries[head.output]
         with AttrScope(**_places(entry)):
-            figures = FIGURES[_operator(entry)](outputs[head.output], entry.node)
+            figures = _figures_of(entry, shapes)(outputs[head.output], entry.node)
         outputs += figures
         losses.append(Loss(*[n for figure in figures for n in figure.list_outputs()]))
     return replace(model, symbol=sym.Group(outputs)), tuple(losses)
@@ -118,6 +118,17 @@ def with_figures(model: Model) -> tuple[Model, tuple[Loss, ...]]:
 
 def _operator(entry: Entry) -> str:
     return entry.node.op.name if entry.node.op is not None else ""
+
+
+def _figures_of(entry: Entry, shapes: Mapping[str, Shape]) -> Callable[[Symbol, Any], list[Symbol]]:
+    """Return what makes the figures of a loss; a label of the output's shape is probabilities."""
+    if _operator(entry) == "SoftmaxOutput":
+        both = sym.Group([Symbol([entry]), Symbol([entry.node.inputs[1]])])
+        fed = {name: shape for name, shape in shapes.items() if name in both.list_inputs()}
+        output, label = both.infer_shape(**fed)[1]
+        if output == label:
+            return _soft_labels
+    return FIGURES[_operator(entry)]
 
 
 def _softmax(output: Symbol, node: Any) -> list[Symbol]:
@@ -151,11 +162,33 @@ def _cross_entropy(p: Symbol, label: Symbol) -> Symbol:
     return -(label * right + (1 - label) * wrong)
 
 
+def _soft_labels(output: Symbol, node: Any) -> list[Symbol]:
+    """Return the cross entropy with a probability for each class, and the number of labels."""
+    axis = 1 if node.params["multi_output"] else -1
+    prob = sym.Cast(sym.maximum(output, TINY), dtype="float64")
+    label = sym.Cast(Symbol([node.inputs[1]]), dtype="float64")
+    return _mean(-sym.sum(label * sym.log(prob), axis=axis), node.name)
+
+
+def _hinge(output: Symbol, node: Any) -> list[Symbol]:
+    """Return the sum of SVMOutput's losses, and the number of samples."""
+    margin, label = node.params["margin"], Symbol([node.inputs[1]])
+    scores = sym.Cast(output, dtype="float64")
+    right = sym.pick(scores, label)
+    losses = [sym.relu(margin + x) for x in (scores, right, -right)]
+    if not node.params["use_linear"]:
+        losses = [sym.square(loss) for loss in losses]
+    every, as_wrong, as_right = losses
+    total = sym.sum(every, axis=-1) - as_wrong + as_right
+    return _mean(total * node.params["regularization_coefficient"], node.name)
+
+
 FIGURES: Mapping[str, Callable[[Symbol, Any], list[Symbol]]] = {
     "SoftmaxOutput": _softmax,
     "LinearRegressionOutput": _of_pairs(lambda p, label: sym.square(p - label)),
     "MAERegressionOutput": _of_pairs(lambda p, label: sym.abs(p - label)),
     "LogisticRegressionOutput": _of_pairs(_cross_entropy),
+    "SVMOutput": _hinge,
     "MakeLoss": lambda output, node: _mean(sym.Cast(output, dtype="float64"), node.name),
 }
 

@@ -38,6 +38,8 @@ def BatchNorm(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""(data - mean) / sqrt(var + eps) * gamma + beta over all axes but `axis`; gamma, beta and
     the moving mean and variance are vectors along `axis`. Training uses the mean and
@@ -52,6 +54,8 @@ def BilinearSampler(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The data (N, C, H, W) at the places of a grid (N, 2, h, w), from -1 to 1, by bilinear
     interpolation, with zeros outside: (N, C, h, w). MXNet BilinearSampler."""
@@ -75,6 +79,8 @@ def CTCLoss(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""-log of the probability of the labels under connectionist temporal classification: (N,).
     data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
@@ -119,6 +125,8 @@ def Convolution(
     layout: Literal['NCW', 'NCHW', 'NCDHW'] | str | None = None,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Convolution of data (batch, channel, *spatial), with one to three spatial axes, with
     weight (num_filter, channel / num_group, *kernel), plus bias (num_filter,). An axis of
@@ -138,6 +146,8 @@ def Correlation(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The mean product (or, with is_multiply=False, distance) of patches of kernel_size squared
     pixels of data1 and of data2 (N, C, H, W), displaced by up to max_displacement in steps
@@ -186,6 +196,8 @@ def Deconvolution(
     layout: Literal['NCW', 'NCHW', 'NCDHW'] | str | None = None,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The transpose of Convolution: data (batch, channel, *spatial), weight (channel,
     num_filter / num_group, *kernel). An axis of length n becomes stride (n - 1) + dilate
@@ -232,6 +244,8 @@ def Embedding(
     classes: int = 0,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Rows of weight (input_dim, output_dim), selected by data of any shape that holds ids as
     integers or floats. An id outside 0..input_dim-1 raises IndexError (MXNet clips it).
@@ -257,6 +271,8 @@ def FullyConnected(
     flatten: bool = True,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""y = x W^T + b with data (B, ...), weight (num_hidden, inputs) and bias (num_hidden,).
     With flatten=False only the last axis is the input axis. MXNet FullyConnected."""
@@ -275,6 +291,38 @@ def GridGenerator(
 
 def Group(symbols: Iterable[Symbol]) -> Symbol:
     r"""Combine several symbols into one with all their outputs (`mx.sym.Group`)."""
+
+def GroupNorm(
+    data: Symbol | None = None,
+    gamma: Symbol | None = None,
+    beta: Symbol | None = None,
+    num_groups: int = 1,
+    eps: float = 1e-05,
+    output_mean_var: bool = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance of each
+    sample and group of channels; gamma and beta have one number for each group. data:
+    (batch, channel, ...). MXNet GroupNorm."""
+
+def InstanceNorm(
+    data: Symbol | None = None,
+    gamma: Symbol | None = None,
+    beta: Symbol | None = None,
+    eps: float = 0.001,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance of each
+    sample and channel; gamma and beta have one number for each channel. data: (batch,
+    channel, ...). MXNet InstanceNorm."""
 
 def L2Normalization(
     data: Symbol | None = None,
@@ -311,6 +359,8 @@ def LayerNorm(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance along
     `axis`; gamma and beta are vectors along it. MXNet LayerNorm."""
@@ -325,6 +375,8 @@ def LeakyReLU(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Data where it is positive; else slope * data (leaky), gamma * data with gamma of shape
     (1,) or one for each position of axis 1 (prelu), or slope * (e ** data - 1) (elu). selu:
@@ -339,6 +391,8 @@ def LinearRegressionOutput(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The data, and the head of the backward pass: the gradient of (data - label) ** 2 / 2,
     summed over samples and averaged over the elements of a sample, times grad_scale. label:
@@ -351,6 +405,8 @@ def LogisticRegressionOutput(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""sigmoid(data), and the head of the backward pass: the gradient of the cross entropy with
     the label, summed over samples and averaged over the elements of a sample, times
@@ -364,6 +420,8 @@ def MAERegressionOutput(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The data, and the head of the backward pass: the gradient of |data - label|, summed over
     samples and averaged over the elements of a sample, times grad_scale. label: any dtype,
@@ -442,6 +500,8 @@ def RNN(
     lstm_state_clip_nan: Any = False,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""A recurrent network of mode rnn_relu, rnn_tanh, lstm or gru on data (T, B, I). D is 2 if
     bidirectional=True, else 1. `parameters` is one vector: the weights of all layers and
@@ -467,6 +527,22 @@ def Reshape(
     -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's form: 0
     is inferred, and keep_highest keeps the first dimension. MXNet Reshape."""
 
+def SVMOutput(
+    data: Symbol | None = None,
+    label: Symbol | None = None,
+    margin: float = 1.0,
+    regularization_coefficient: float = 1.0,
+    use_linear: bool = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""The data, and the head of the backward pass: the gradient is that of a support vector
+    machine with one class against the others, see `_svm_grad`. label: class numbers of any
+    dtype, shaped like the data without the last axis. MXNet SVMOutput."""
+
 def SequenceLast(
     data: Symbol | None = None,
     sequence_length: Symbol | None = None,
@@ -475,6 +551,8 @@ def SequenceLast(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The last time step of each sample: (B, ...). A sequence_length outside 1..T raises
     IndexError. MXNet SequenceLast."""
@@ -488,6 +566,8 @@ def SequenceMask(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The data with `value` in all time steps from a sample's sequence_length on. MXNet
     SequenceMask."""
@@ -500,6 +580,8 @@ def SequenceReverse(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The first sequence_length time steps of each sample in reverse order, the others
     unchanged. A sequence_length outside 0..T raises IndexError. MXNet SequenceReverse (whose
@@ -532,14 +614,17 @@ def Softmax(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Softmax over the last axis (axis 1 with multi_output), and a head of the backward pass:
     its gradient is that of cross entropy with the label, see `_softmax_output_grad`. label:
-    class numbers of any dtype, shaped like the data without the class axis. Data of more
-    than 2 dimensions needs preserve_shape or multi_output. out_grad: multiply by the
-    gradient that comes from operators behind it or from out_grads, which is ignored
-    otherwise. A third, hidden input holds the count of valid labels (`valid_input`). MXNet
-    SoftmaxOutput."""
+    class numbers of any dtype, shaped like the data without the class axis; or a probability
+    for each class, shaped like the data: the gradient is (softmax - label) * grad_scale
+    then. Data of more than 2 dimensions needs preserve_shape or multi_output. out_grad:
+    multiply by the gradient that comes from operators behind it or from out_grads, which is
+    ignored otherwise. A third, hidden input holds the count of valid labels (`valid_input`).
+    MXNet SoftmaxOutput."""
 
 def SoftmaxActivation(
     data: Symbol | None = None,
@@ -566,14 +651,17 @@ def SoftmaxOutput(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Softmax over the last axis (axis 1 with multi_output), and a head of the backward pass:
     its gradient is that of cross entropy with the label, see `_softmax_output_grad`. label:
-    class numbers of any dtype, shaped like the data without the class axis. Data of more
-    than 2 dimensions needs preserve_shape or multi_output. out_grad: multiply by the
-    gradient that comes from operators behind it or from out_grads, which is ignored
-    otherwise. A third, hidden input holds the count of valid labels (`valid_input`). MXNet
-    SoftmaxOutput."""
+    class numbers of any dtype, shaped like the data without the class axis; or a probability
+    for each class, shaped like the data: the gradient is (softmax - label) * grad_scale
+    then. Data of more than 2 dimensions needs preserve_shape or multi_output. out_grad:
+    multiply by the gradient that comes from operators behind it or from out_grads, which is
+    ignored otherwise. A third, hidden input holds the count of valid labels (`valid_input`).
+    MXNet SoftmaxOutput."""
 
 def SpatialTransformer(
     data: Symbol | None = None,
@@ -585,6 +673,8 @@ def SpatialTransformer(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""BilinearSampler of the data (N, C, H, W) along GridGenerator's affine grid of loc (N, 6):
     (N, C, *target_shape) (Jaderberg et al. 2015). MXNet SpatialTransformer."""
@@ -609,8 +699,11 @@ def UpSampling(
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""Each element of (batch, channel, height, width) repeated to a square of scale x scale
-    (nearest neighbours of one input). num_filter, multi_input_mode and workspace are
+    r"""Images (batch, channel, height, width) made `scale` times as high and wide. nearest: each
+    element repeated to a square; of several inputs the first one is scaled, the others grow
+    to its new size, and all are joined along the channels (concat) or added (sum). bilinear:
+    the Deconvolution of data with weight (channel, 1, k, k), k = 2 scale - scale % 2, one
+    filter for each channel; init.Bilinear makes it interpolate. num_filter and workspace are
     accepted and ignored. MXNet UpSampling."""
 
 def Variable(
@@ -729,6 +822,15 @@ def argmax(
     r"""Index of the first largest element along an axis, or in the flattened data if axis is
     None, in the data's dtype. MXNet argmax."""
 
+def argmax_channel(
+    data: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Index of the first largest element along axis 1, in the data's dtype. MXNet
+    argmax_channel."""
+
 def argmin(
     data: Symbol | None = None,
     axis: int | None = None,
@@ -740,6 +842,18 @@ def argmin(
     r"""Index of the first smallest element along an axis, or in the flattened data if axis is
     None, in the data's dtype. MXNet argmin."""
 
+def argsort(
+    data: Symbol | None = None,
+    axis: int | None = -1,
+    is_ascend: bool = True,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The indices of the data's elements in ascending or descending order along an axis, or in
+    the flattened data if axis is None; equal elements keep their order. MXNet argsort."""
+
 def batch_dot(
     lhs: Symbol | None = None,
     rhs: Symbol | None = None,
@@ -749,9 +863,23 @@ def batch_dot(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Products of the matrices in the last two axes: (..., n, k) times (..., k, m) is (..., n,
     m). transpose_a and transpose_b exchange those axes of an input first. MXNet batch_dot."""
+
+def batch_take(
+    a: Symbol | None = None,
+    indices: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""One element of each row of `a` (N, M), at indices (N,); an index out of range is clipped.
+    MXNet batch_take."""
 
 def broadcast_add(
     lhs: Symbol | None = None,
@@ -759,6 +887,8 @@ def broadcast_add(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs + rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_add."""
@@ -791,6 +921,8 @@ def broadcast_div(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs / rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_div."""
@@ -801,6 +933,8 @@ def broadcast_equal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs == rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_equal."""
@@ -811,6 +945,8 @@ def broadcast_greater(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs > rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_greater."""
@@ -821,6 +957,8 @@ def broadcast_greater_equal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs >= rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_greater_equal."""
@@ -831,6 +969,8 @@ def broadcast_hypot(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""hypot(lhs, rhs) element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_hypot."""
@@ -841,6 +981,8 @@ def broadcast_lesser(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs < rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_lesser."""
@@ -851,6 +993,8 @@ def broadcast_lesser_equal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs <= rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_lesser_equal."""
@@ -863,8 +1007,46 @@ def broadcast_like(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs repeated along its axes of length 1 to the shape of rhs. MXNet broadcast_like."""
+
+def broadcast_logical_and(
+    lhs: Symbol | None = None,
+    rhs: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""where(lhs == 0, 0, where(rhs == 0, 0, 1)) element by element, in the inputs' dtype;
+    shapes broadcast. MXNet broadcast_logical_and."""
+
+def broadcast_logical_or(
+    lhs: Symbol | None = None,
+    rhs: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""where(lhs == 0, where(rhs == 0, 0, 1), 1) element by element, in the inputs' dtype;
+    shapes broadcast. MXNet broadcast_logical_or."""
+
+def broadcast_logical_xor(
+    lhs: Symbol | None = None,
+    rhs: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""where(lhs == 0, where(rhs == 0, 0, 1), where(rhs == 0, 1, 0)) element by element, in the
+    inputs' dtype; shapes broadcast. MXNet broadcast_logical_xor."""
 
 def broadcast_maximum(
     lhs: Symbol | None = None,
@@ -872,6 +1054,8 @@ def broadcast_maximum(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""maximum(lhs, rhs) element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_maximum."""
@@ -882,6 +1066,8 @@ def broadcast_minimum(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""minimum(lhs, rhs) element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_minimum."""
@@ -892,6 +1078,8 @@ def broadcast_minus(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs - rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_sub."""
@@ -902,6 +1090,8 @@ def broadcast_mod(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs % rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_mod."""
@@ -912,6 +1102,8 @@ def broadcast_mul(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs * rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_mul."""
@@ -922,6 +1114,8 @@ def broadcast_not_equal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs != rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_not_equal."""
@@ -932,6 +1126,8 @@ def broadcast_plus(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs + rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_add."""
@@ -942,6 +1138,8 @@ def broadcast_power(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs ** rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_power."""
@@ -952,6 +1150,8 @@ def broadcast_sub(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs - rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_sub."""
@@ -991,6 +1191,22 @@ def ceil(
 ) -> Symbol:
     r"""the smallest whole number that is not below data, element by element. MXNet ceil."""
 
+def choose_element_0index(
+    data: Symbol | None = None,
+    index: Symbol | None = None,
+    axis: int = -1,
+    keepdims: bool = False,
+    mode: Literal['clip', 'wrap'] | str = 'clip',
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""One element along an axis for each index; index has the shape of data without that axis,
+    or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet
+    pick."""
+
 def clip(
     data: Symbol | None = None,
     *,
@@ -1026,6 +1242,18 @@ def cosh(
 ) -> Symbol:
     r"""cosh(data), element by element. MXNet cosh."""
 
+def crop(
+    data: Symbol | None = None,
+    *,
+    begin: int | Sequence[int | None],
+    end: int | Sequence[int | None],
+    step: int | Sequence[int | None] = (),
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The parts [begin, end) by step of the leading axes; None stands for the axis's own end,
+    and negative positions count from there. MXNet slice."""
+
 def ctc_loss(
     data: Symbol | None = None,
     label: Symbol | None = None,
@@ -1037,6 +1265,8 @@ def ctc_loss(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""-log of the probability of the labels under connectionist temporal classification: (N,).
     data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
@@ -1045,6 +1275,17 @@ def ctc_loss(
     time steps and of labels that count. A sample with too few steps for its labels has loss
     and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
     CTCLoss."""
+
+def cumsum(
+    a: Symbol | None = None,
+    axis: int | None = None,
+    dtype: str | type[Any] | dtype[Any] | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The sums of all elements up to each, along an axis or in the flattened data if axis is
+    None, in the data's dtype or `dtype`. MXNet cumsum."""
 
 def degrees(
     data: Symbol | None = None,
@@ -1063,8 +1304,11 @@ def dot(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
-    r"""The sum over the last axis of lhs and the first of rhs. MXNet dot."""
+    r"""The sum over the last axis of lhs (the first with transpose_a) and the first of rhs (the
+    last with transpose_b). MXNet dot."""
 
 def elemwise_add(
     lhs: Symbol | None = None,
@@ -1072,6 +1316,8 @@ def elemwise_add(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs + rhs element by element, in the inputs' dtype; both of one shape. MXNet
     elemwise_add."""
@@ -1082,6 +1328,8 @@ def elemwise_div(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs / rhs element by element, in the inputs' dtype; both of one shape. MXNet
     elemwise_div."""
@@ -1092,6 +1340,8 @@ def elemwise_mul(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs * rhs element by element, in the inputs' dtype; both of one shape. MXNet
     elemwise_mul."""
@@ -1102,6 +1352,8 @@ def elemwise_sub(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""lhs - rhs element by element, in the inputs' dtype; both of one shape. MXNet
     elemwise_sub."""
@@ -1113,6 +1365,14 @@ def erf(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""the error function, element by element. MXNet erf."""
+
+def erfinv(
+    data: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""the inverse of erf, element by element. MXNet erfinv."""
 
 def exp(
     data: Symbol | None = None,
@@ -1182,6 +1442,36 @@ def full(
 ) -> Symbol:
     r"""Fill a shape, with 0 for the batch axis, with the number val (`mx.sym.full`)."""
 
+def gamma(
+    data: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""the gamma function, element by element. MXNet gamma."""
+
+def gammaln(
+    data: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""the logarithm of the absolute value of the gamma function, element by element. MXNet
+    gammaln."""
+
+def gather_nd(
+    data: Symbol | None = None,
+    indices: Symbol | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""Elements or parts of data: indices (M, ...) name places by its first M axes, and the
+    output has the shape of one row of indices, then data's other axes. Negative indices
+    count from the end; one out of range raises IndexError. MXNet gather_nd."""
+
 def hard_sigmoid(
     data: Symbol | None = None,
     alpha: float = 0.2,
@@ -1225,6 +1515,8 @@ def linalg_gemm(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""alpha A B + beta C for matrices A (..., n, k) and B (..., k, m), each transposed first if
     its flag says so. MXNet _linalg_gemm."""
@@ -1239,6 +1531,8 @@ def linalg_gemm2(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""alpha A B for matrices A (..., n, k) and B (..., k, m), each transposed first if its flag
     says so. MXNet _linalg_gemm2."""
@@ -1301,6 +1595,8 @@ def linalg_trmm(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""alpha A B, or alpha B A with rightside=True, for triangular matrices A (..., n, n),
     transposed first with transpose=True. MXNet _linalg_trmm."""
@@ -1315,6 +1611,8 @@ def linalg_trsm(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The X of A X = alpha B, or of X A = alpha B with rightside=True, for triangular matrices
     A (..., n, n), transposed first with transpose=True. MXNet _linalg_trsm."""
@@ -1468,6 +1766,31 @@ def minimum(left: Any, right: Any) -> Symbol:
 def modulo(left: Any, right: Any) -> Symbol:
     r"""Return the remainder of left / right, with the sign of right (`mx.sym.modulo`)."""
 
+def nanprod(
+    data: Symbol | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Product over axes of what is not NaN; axis None or () means all axes, and a full
+    reduction gives shape (1,); exclude=True reduces the axes that are not named. MXNet
+    nanprod."""
+
+def nansum(
+    data: Symbol | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Sum over axes of what is not NaN; axis None or () means all axes, and a full reduction
+    gives shape (1,); exclude=True reduces the axes that are not named. MXNet nansum."""
+
 def negative(
     data: Symbol | None = None,
     *,
@@ -1484,6 +1807,8 @@ def nll_stats(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Two float64 sums of shape (1,) over the labels that are not ignored: -log of the
     probability (last axis) of the label, and their number. exp of their quotient is the
@@ -1578,6 +1903,8 @@ def pick(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""One element along an axis for each index; index has the shape of data without that axis,
     or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet
@@ -1588,6 +1915,18 @@ def pow(base: Any, exp: Any) -> Symbol:
 
 def power(base: Any, exp: Any) -> Symbol:
     r"""Return base ** exp, element by element (`mx.sym.power`, `mx.sym.pow`)."""
+
+def prod(
+    data: Symbol | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Product over axes; axis None or () means all axes, and a full reduction gives shape (1,);
+    exclude=True reduces the axes that are not named. MXNet prod."""
 
 def radians(
     data: Symbol | None = None,
@@ -1866,6 +2205,8 @@ def sample_gamma(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Numbers of the gamma distribution with shape alpha and scale beta: `shape` numbers for
     each element of the parameters, which are inputs of one shape. The numbers are a function
@@ -1885,6 +2226,8 @@ def sample_generalized_negative_binomial(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Counts of the negative binomial distribution with mean mu and dispersion alpha (variance
     mu + alpha * mu * mu): `shape` numbers for each element of the parameters, which are
@@ -1925,6 +2268,8 @@ def sample_negative_binomial(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Counts of the negative binomial distribution: failures before k successes of probability
     p: `shape` numbers for each element of the parameters, which are inputs of one shape. The
@@ -1944,6 +2289,8 @@ def sample_normal(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Numbers of the normal distribution with mean loc and standard deviation scale: `shape`
     numbers for each element of the parameters, which are inputs of one shape. The numbers
@@ -1981,11 +2328,27 @@ def sample_uniform(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Numbers evenly spread over [low, high): `shape` numbers for each element of the
     parameters, which are inputs of one shape. The numbers are a function of seed, step,
     `stream` (the node's name) and the sample; axis, outer, inner and first as in Dropout.
     MXNet _sample_uniform."""
+
+def scatter_nd(
+    data: Symbol | None = None,
+    indices: Symbol | None = None,
+    *,
+    shape: int | Sequence[int],
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""Zeros of `shape`, with data at the places that indices (M, ...) name by the first M axes;
+    what goes to one place is added up in a fixed order (in MXNet any of it may stay).
+    Gradient of gather_nd. MXNet scatter_nd."""
 
 def shuffle(
     data: Symbol | None = None,
@@ -2057,6 +2420,19 @@ def slice_axis(
     r"""The part [begin, end) of one axis; end=None means up to the axis's end, and negative
     positions count from there. MXNet slice_axis."""
 
+def slice_like(
+    data: Symbol | None = None,
+    shape_like: Symbol | None = None,
+    axes: int | Sequence[int] = (),
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""The first elements of data along `axes`, as many as shape_like has; () means all axes.
+    MXNet slice_like."""
+
 def smooth_l1(
     data: Symbol | None = None,
     scalar: float = 1.0,
@@ -2086,6 +2462,8 @@ def softmax_cross_entropy(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,).
     It does not start the backward pass by itself. MXNet softmax_cross_entropy."""
@@ -2097,6 +2475,17 @@ def softsign(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""data / (1 + abs(data)), element by element. MXNet softsign."""
+
+def sort(
+    data: Symbol | None = None,
+    axis: int | None = -1,
+    is_ascend: bool = True,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The data's elements in ascending or descending order along an axis; of the flattened data
+    if axis is None. MXNet sort."""
 
 def split(
     data: Symbol | None = None,
@@ -2194,6 +2583,8 @@ def take(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""Slices of `a` along an axis by index; the shape of indices replaces that axis. mode: an
     index out of range is clipped, wrapped around, or raises IndexError. MXNet take."""
@@ -2223,6 +2614,22 @@ def tile(
 ) -> Symbol:
     r"""Data repeated as a whole, reps[i] times along axis i; reps and axes align from the right.
     MXNet tile."""
+
+def topk(
+    data: Symbol | None = None,
+    axis: int | None = -1,
+    k: int = 1,
+    ret_typ: Literal['indices', 'value', 'mask', 'both'] | str = 'indices',
+    is_ascend: bool = False,
+    dtype: str | type[Any] | dtype[Any] = 'float32',
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""The k largest elements along an axis, in descending order, or the k smallest in ascending
+    order (is_ascend); all for k=0; of the flattened data if axis is None. ret_typ: their
+    indices in `dtype`, their values, both, or a mask: 1 at their places in the data. Of
+    equal elements the first count. MXNet topk."""
 
 def transpose(
     data: Symbol | None = None,
@@ -2294,6 +2701,8 @@ def where(
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
 ) -> Symbol:
     r"""x where condition is not 0, else y; condition has their shape, or is a vector with one
     entry per row of axis 0. MXNet where."""
@@ -2331,6 +2740,8 @@ class _contrib:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""-log of the probability of the labels under connectionist temporal classification: (N,).
         data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
@@ -2351,6 +2762,8 @@ class _contrib:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""-log of the probability of the labels under connectionist temporal classification: (N,).
         data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
@@ -2410,6 +2823,8 @@ class _linalg:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""alpha A B + beta C for matrices A (..., n, k) and B (..., k, m), each transposed first if
         its flag says so. MXNet _linalg_gemm."""
@@ -2424,6 +2839,8 @@ class _linalg:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""alpha A B for matrices A (..., n, k) and B (..., k, m), each transposed first if its flag
         says so. MXNet _linalg_gemm2."""
@@ -2486,6 +2903,8 @@ class _linalg:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""alpha A B, or alpha B A with rightside=True, for triangular matrices A (..., n, n),
         transposed first with transpose=True. MXNet _linalg_trmm."""
@@ -2500,6 +2919,8 @@ class _linalg:
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
     ) -> Symbol:
         r"""The X of A X = alpha B, or of X A = alpha B with rightside=True, for triangular matrices
         A (..., n, n), transposed first with transpose=True. MXNet _linalg_trsm."""
@@ -2521,6 +2942,12 @@ _Lesser: Callable[..., Symbol]
 _LesserEqualScalar: Callable[..., Symbol]
 _LesserScalar: Callable[..., Symbol]
 _Lesser_Equal: Callable[..., Symbol]
+_LogicalAndScalar: Callable[..., Symbol]
+_LogicalOrScalar: Callable[..., Symbol]
+_LogicalXorScalar: Callable[..., Symbol]
+_Logical_And: Callable[..., Symbol]
+_Logical_Or: Callable[..., Symbol]
+_Logical_Xor: Callable[..., Symbol]
 _Maximum: Callable[..., Symbol]
 _MaximumScalar: Callable[..., Symbol]
 _Minimum: Callable[..., Symbol]
@@ -2559,6 +2986,7 @@ _correlation_grad: Callable[..., Symbol]
 _ctc_loss_grad: Callable[..., Symbol]
 _custom_backward: Callable[..., Symbol]
 _cut: Callable[..., Symbol]
+_digamma: Callable[..., Symbol]
 _div: Callable[..., Symbol]
 _div_scalar: Callable[..., Symbol]
 _embedding_grad: Callable[..., Symbol]
@@ -2573,6 +3001,7 @@ _greater_equal: Callable[..., Symbol]
 _greater_equal_scalar: Callable[..., Symbol]
 _greater_scalar: Callable[..., Symbol]
 _grid_generator_grad: Callable[..., Symbol]
+_group_norm_grad: Callable[..., Symbol]
 _gru_gates: Callable[..., Symbol]
 _gru_gates_grad: Callable[..., Symbol]
 _hypot: Callable[..., Symbol]
@@ -2595,6 +3024,12 @@ _linalg_syrk: Callable[..., Symbol]
 _linalg_trmm: Callable[..., Symbol]
 _linalg_trsm: Callable[..., Symbol]
 _log_softmax_grad: Callable[..., Symbol]
+_logical_and: Callable[..., Symbol]
+_logical_and_scalar: Callable[..., Symbol]
+_logical_or: Callable[..., Symbol]
+_logical_or_scalar: Callable[..., Symbol]
+_logical_xor: Callable[..., Symbol]
+_logical_xor_scalar: Callable[..., Symbol]
 _lstm_gates: Callable[..., Symbol]
 _lstm_gates_grad: Callable[..., Symbol]
 _make_loss_grad: Callable[..., Symbol]
@@ -2629,6 +3064,7 @@ _pool_grad: Callable[..., Symbol]
 _power: Callable[..., Symbol]
 _power_scalar: Callable[..., Symbol]
 _pseudo_connect: Callable[..., Symbol]
+_put_along: Callable[..., Symbol]
 _random_exponential: Callable[..., Symbol]
 _random_exponential_like: Callable[..., Symbol]
 _random_gamma: Callable[..., Symbol]
@@ -2677,6 +3113,8 @@ _sub: Callable[..., Symbol]
 _sum_neighbours: Callable[..., Symbol]
 _sum_rows: Callable[..., Symbol]
 _sum_to: Callable[..., Symbol]
+_svm_grad: Callable[..., Symbol]
+_take_along: Callable[..., Symbol]
 _take_grad: Callable[..., Symbol]
 _tanh_grad: Callable[..., Symbol]
 _triangle: Callable[..., Symbol]

@@ -17,6 +17,7 @@ from symgraph.ops import distributions as distributions
 from symgraph.ops import draws as draws
 from symgraph.ops import elementwise as elementwise
 from symgraph.ops import gates as gates
+from symgraph.ops import gather as gather
 from symgraph.ops import index as index
 from symgraph.ops import joins as joins
 from symgraph.ops import leaky_relu as leaky_relu
@@ -28,6 +29,7 @@ from symgraph.ops import moments as moments
 from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
 from symgraph.ops import normalize as normalize
+from symgraph.ops import ordering as ordering
 from symgraph.ops import pool as pool
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce

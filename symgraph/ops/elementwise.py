@@ -141,6 +141,11 @@ COMPARISONS = {
     "lesser": "<",
     "lesser_equal": "<=",
 }
+LOGIC = {  # 1 or 0, in the inputs' dtype
+    "logical_and": "where(x == 0, 0, where(y == 0, 0, 1))",
+    "logical_or": "where(x == 0, where(y == 0, 0, 1), 1)",
+    "logical_xor": "where(x == 0, where(y == 0, 0, 1), where(y == 0, 1, 0))",
+}
 BINARY: Mapping[str, Binary] = {
     "add": Binary("x + y", lambda c, f: (c.gy, c.gy), linear, in_place=EITHER),
     "sub": Binary("x - y", lambda c, f: (c.gy, -c.gy), linear),
@@ -157,9 +162,9 @@ BINARY: Mapping[str, Binary] = {
     "mod": Binary(
         "x % y",
         lambda c, f: (c.gy, -f("mul", c.gy, apply("floor", f("div", *c.x)))),
-        dtype=floats,
     ),
     "hypot": Binary("hypot(x, y)", hypot_grad, dtype=floats),
+    **{key: Binary(text, dtype=same_dtype) for key, text in LOGIC.items()},
     **{key: Binary(f"x {sign} y", dtype=same_dtype) for key, sign in COMPARISONS.items()},
 }
 
@@ -262,9 +267,10 @@ SCALAR: Mapping[str, Scalar] = {  # "r": the number comes first
     "rdiv": Scalar(lambda c, s: -(c.gy * c.y[0] / c.x[0]), precision=FULL),
     "power": Scalar(power_scalar_grad, precision=FULL, neutral=1.0),
     "rpower": Scalar(rpower_scalar_grad, precision=FULL),
-    "mod": Scalar(lambda c, s: c.gy),
+    "mod": Scalar(lambda c, s: c.gy, dtype=WHOLE_SCALAR),
     "rmod": Scalar(
         lambda c, s: -(c.gy * apply("floor", apply("_rdiv_scalar", c.x[0], scalar=s))),
+        dtype=WHOLE_SCALAR,
     ),
     "hypot": Scalar(lambda c, s: c.gy * c.x[0] / not_zero(c.y[0])),
     "maximum": Scalar(
@@ -273,7 +279,7 @@ SCALAR: Mapping[str, Scalar] = {  # "r": the number comes first
     "minimum": Scalar(
         lambda c, s: c.gy * apply("_lesser_equal_scalar", c.x[0], scalar=s), dtype=WHOLE_SCALAR
     ),
-    **{key: Scalar(None, dtype=same_dtype) for key in COMPARISONS},
+    **{key: Scalar(None, dtype=same_dtype) for key in (*COMPARISONS, *LOGIC)},
 }
 SHORT = {long: key for key, long in LONG.items()}
 
@@ -293,7 +299,7 @@ def register_scalar(key: str, row: Scalar) -> None:
         name=name,
         inputs=("data",),
         shape=same,
-        compute=compare if key in COMPARISONS else formula.compute,
+        compute=compare if rule is None else formula.compute,
         grad=None if rule is None else lambda c: (rule(c, c.attrs["scalar"]),),
         dtype=row.dtype,
         batch=row.batch,

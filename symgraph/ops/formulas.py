@@ -33,16 +33,16 @@ def sigmoid(xp: Any, x: Array) -> Any:
     return xp.reciprocal(y, out=y)
 
 
-def erf(xp: Any, x: Array) -> Any:
-    """Compute the error function; its module is imported at the first call."""
-    special = "scipy.special" if isinstance(x, np.ndarray) else "cupyx.scipy.special"
-    return importlib.import_module(special).erf(x)
+def special(x: Array, name: str) -> Any:
+    """Return a function of scipy.special or CuPy's; the module is imported at the first call."""
+    module = "scipy.special" if isinstance(x, np.ndarray) else "cupyx.scipy.special"
+    return getattr(importlib.import_module(module), name)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {  # those that array modules do not have
     "sigmoid": sigmoid,
     "softrelu": lambda xp, x: xp.logaddexp(x, 0),
-    "erf": erf,
+    "erf": lambda xp, x: special(x, "erf")(x),
 }
 
 

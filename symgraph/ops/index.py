@@ -1,4 +1,4 @@
-"""Selection by index: Embedding, take and pick."""
+"""Selection by index: Embedding, take, pick and batch_take."""
 
 from __future__ import annotations
 
@@ -330,6 +330,7 @@ register(
         "keepdims": params.boolean(False),
         "mode": params.choice("clip", "wrap", default="clip"),
     },
+    aliases=("choose_element_0index",),
     full_inputs=("index",),
     ids={"index": lambda attrs, ins: ins[0].shape[attrs["axis"]]},
     reads_part=True,
@@ -337,6 +338,28 @@ register(
     doc="One element along an axis for each index; index has the shape of data without that axis, "
     "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet "
     "pick.",
+)
+
+
+PICK_OF_ROW = {"axis": -1, "keepdims": False, "mode": "clip"}
+
+register(
+    name="batch_take",
+    inputs=("a", "indices"),
+    shape=lambda site, ins, outs: pick_shape(site._replace(attrs=PICK_OF_ROW), ins, outs),
+    compute=lambda env, a, x, index: pick(env, PICK_OF_ROW, x, index),
+    grad=lambda c: pick_grad(c._replace(attrs=PICK_OF_ROW)),
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32", ins[1] or "int32"], [ins[0] or "float32"]),
+    batch=lambda site, ins, in_types, outs: pick_batch(
+        site._replace(attrs=PICK_OF_ROW), ins, in_types, outs
+    ),
+    full_inputs=("indices",),
+    ids={"indices": lambda attrs, ins: ins[0].shape[-1]},
+    reads_part=True,
+    copies_inputs=False,
+    doc="One element of each row of `a` (N, M), at indices (N,); an index out of range is clipped. "
+    "MXNet batch_take.",
 )
 
 

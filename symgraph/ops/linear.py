@@ -171,25 +171,23 @@ register(
 )
 
 
-def dot_dims(site: Site, shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
-    if len(shape) > 2 and transposed:
-        site.fail(f"transposes matrices only, not shape {shape}")
-    return shape[::-1] if transposed else shape
-
-
 def dot_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    if ins[0] is None or ins[1] is None:
+    lhs, rhs = ins
+    if lhs is None or rhs is None:
         return ins, outs
-    a = dot_dims(site, ins[0], site.attrs["transpose_a"])
-    b = dot_dims(site, ins[1], site.attrs["transpose_b"])
-    if a[-1] != b[0] and a[-1] and b[0]:
-        site.fail(f"inner sizes differ: {a[-1]} and {b[0]} (shapes {ins[0]} and {ins[1]})")
-    return ins, [unify(site, a[:-1] + b[1:] or (1,), outs[0], "output shapes")]
+    (*left, inner), (other, *right) = lhs, rhs
+    if site.attrs["transpose_a"]:
+        inner, *left = lhs
+    if site.attrs["transpose_b"]:
+        *right, other = rhs
+    if inner != other and inner and other:
+        site.fail(f"inner sizes differ: {inner} and {other} (shapes {lhs} and {rhs})")
+    return ins, [unify(site, (*left, *right) or (1,), outs[0], "output shapes")]
 
 
 def dot_compute(env: Env, a: Attrs, x: Array, y: Array) -> Any:
-    x = x.T if a["transpose_a"] else x
-    y = y.T if a["transpose_b"] else y
+    x = env.xp.moveaxis(x, 0, -1) if a["transpose_a"] else x
+    y = env.xp.moveaxis(y, -1, 0) if a["transpose_b"] else y
     return env.xp.tensordot(x, y, axes=1).reshape(x.shape[:-1] + y.shape[1:] or (1,))
 
 
@@ -199,14 +197,18 @@ def dot_grad(c: Call) -> Sequence[Ref]:
     if len(x.shape) == 1 and len(y.shape) == 1:
         g = apply("broadcast_to", g, shape=x.shape)
         return g * y, g * x
-    if len(x.shape) != 2 or len(y.shape) != 2:
-        x2 = (math.prod(x.shape[:-1]), x.shape[-1])
-        y2 = (y.shape[0], math.prod(y.shape[1:]))
-        xm, ym = apply("Reshape", x, shape=x2), apply("Reshape", y, shape=y2)
-        gm = apply("Reshape", g, shape=(x2[0], y2[1]))
-        gx = apply("dot", gm, ym, transpose_b=True)
-        gy = apply("dot", xm, gm, transpose_a=True)
-        return apply("Reshape", gx, shape=x.shape), apply("Reshape", gy, shape=y.shape)
+    if (len(x.shape), len(y.shape)) == (2, 2):
+        return matrix_grad(x, y, g, ta, tb)
+    inner = x.shape[0 if ta else -1]
+    rows, columns = math.prod(x.shape) // inner, math.prod(y.shape) // inner
+    xm = apply("Reshape", x, shape=(inner, rows) if ta else (rows, inner))
+    ym = apply("Reshape", y, shape=(columns, inner) if tb else (inner, columns))
+    gx, gy = matrix_grad(xm, ym, apply("Reshape", g, shape=(rows, columns)), ta, tb)
+    return apply("Reshape", gx, shape=x.shape), apply("Reshape", gy, shape=y.shape)
+
+
+def matrix_grad(x: Ref, y: Ref, g: Ref, ta: bool, tb: bool) -> tuple[Ref, Ref]:
+    """Return dot's gradients for two matrices, which `ta` and `tb` transpose."""
     gx = (
         apply("dot", y, g, transpose_a=tb, transpose_b=True)
         if ta
@@ -247,12 +249,12 @@ def dot_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts
     if isinstance(x, Split):
         if x.axis == inner[0]:
             refuse_mixing(site, "sums samples with constant weights")
-        axis = 0 if site.attrs["transpose_a"] else x.axis
+        axis = x.axis - (1 if site.attrs["transpose_a"] else 0)
         return [Split(axis, x.outer, x.inner)]
     assert isinstance(y, Split)
     if y.axis == inner[1]:
         refuse_mixing(site, "sums samples with constant weights")
-    axis = ranks[0] - 1 + (0 if site.attrs["transpose_b"] else y.axis - 1)
+    axis = ranks[0] - 1 + y.axis - (0 if site.attrs["transpose_b"] else 1)
     return [Split(axis, y.outer, y.inner)]
 
 
@@ -272,5 +274,6 @@ register(
     precision=LOW,
     rowwise=lambda attrs: () if attrs["transpose_a"] else (0,),
     row_sums=lambda attrs: (0, 1) if attrs["transpose_a"] and not attrs["transpose_b"] else (),
-    doc="The sum over the last axis of lhs and the first of rhs. MXNet dot.",
+    doc="The sum over the last axis of lhs (the first with transpose_a) and the first of rhs (the "
+    "last with transpose_b). MXNet dot.",
 )

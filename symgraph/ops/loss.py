@@ -1,4 +1,4 @@
-"""Heads of the backward pass: SoftmaxOutput, the regression outputs and MakeLoss."""
+"""Heads of the backward pass: SoftmaxOutput, SVMOutput, the regression outputs and MakeLoss."""
 
 from __future__ import annotations
 
@@ -127,6 +127,9 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
             f"data of shape {data} is not (samples, classes); give preserve_shape=True for "
             "classes on the last axis or multi_output=True for classes on axis 1"
         )
+    if label is not None and is_soft(data, label, a["multi_output"]):
+        label = data = unify(site, data, label, "shapes of data and label")
+        return [data, label, *valid], [data]
     if label is None and a["multi_output"] and complete(data):
         label = flat_label(data)
     if label is not None and a["multi_output"] and len(label) != len(data) - 1:
@@ -137,6 +140,11 @@ def head_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
         assert label is not None
         data = with_classes(a, label, data[class_axis(a)])
     return [data, label, *(expect(site, "valid", v, (1,)) for v in valid)], [data]
+
+
+def is_soft(data: Shape, label: Shape, multi_output: bool) -> bool:
+    """Tell whether the label has a probability for each class: it has the data's shape (MXNet)."""
+    return data == label if multi_output else len(data) == len(label)
 
 
 def flat_label(data: Shape) -> Shape:
@@ -161,12 +169,20 @@ def head_grad(c: Call) -> Sequence[Ref | None]:
             f"SoftmaxOutput {c.y[0].value.node!r} has out_grad=True, but neither an operator that "
             "reads its output nor backward's out_grads give it a gradient; leave out_grad away"
         )
-    if attrs["normalization"] == "valid" and not valid:
-        valid = [apply("_valid_count", label, **{k: attrs[k] for k in IGNORE})]
-    grad = apply("_softmax_output_grad", c.y[0], label, *valid, **attrs)
+    if label.shape == c.y[0].shape:
+        grad = soft_grad(c.y[0], label) * attrs["grad_scale"]
+    else:
+        if attrs["normalization"] == "valid" and not valid:
+            valid = [apply("_valid_count", label, **{k: attrs[k] for k in IGNORE})]
+        grad = apply("_softmax_output_grad", c.y[0], label, *valid, **attrs)
     if c.attrs["out_grad"]:
         grad = grad * c.gy
     return [grad, *[None] * (len(c.x) - 1)]
+
+
+def soft_grad(prob: Ref, label: Ref) -> Ref:
+    """Return the gradient for a probability of each class, which nothing divides (MXNet)."""
+    return prob - (label if label.dtype == prob.dtype else apply("Cast", label, dtype=prob.dtype))
 
 
 def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
@@ -181,9 +197,14 @@ def head_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layout
     classes = class_axis(a) % len(in_types[0].shape)
     if data.axis == classes:
         refuse_mixing(site, f"works along axis {classes}, where the batch lies")
-    if a["multi_output"] and a["normalization"] == "null" and data.axis:
+    soft = in_types[0].shape == in_types[1].shape
+    if a["multi_output"] and a["normalization"] == "null" and data.axis and not soft:
         refuse_mixing(site, "divides by the number of positions, along which the batch lies")
-    if label != Split(data.axis - (data.axis > classes), data.outer, data.inner):
+    if (
+        label != data
+        if soft
+        else label != Split(data.axis - (data.axis > classes), data.outer, data.inner)
+    ):
         refuse_mixing(
             site, f"has data and labels whose batch lies differently ({data} and {label})"
         )
@@ -219,8 +240,9 @@ register(
     hidden=valid_input,
     doc="Softmax over the last axis (axis 1 with multi_output), and a head of the backward pass: "
     "its gradient is that of cross entropy with the label, see `_softmax_output_grad`. label: "
-    "class numbers of any dtype, shaped like the data without the class axis. Data of more "
-    "than 2 dimensions needs preserve_shape or multi_output. out_grad: multiply by the "
+    "class numbers of any dtype, shaped like the data without the class axis; or a probability for "
+    "each class, shaped like the data: the gradient is (softmax - label) * grad_scale then. Data "
+    "of more than 2 dimensions needs preserve_shape or multi_output. out_grad: multiply by the "
     "gradient that comes from operators behind it or from out_grads, which is ignored "
     "otherwise. A third, hidden input holds the count of valid labels (`valid_input`). MXNet "
     "SoftmaxOutput.",
@@ -273,6 +295,71 @@ register(
     "neither a class nor ignored raises IndexError. begin, classes: for a shard, which has "
     "the classes from `begin` on of `classes`; 0 means all.",
 )
+
+
+# -- SVMOutput ---------------------------------------------------------------------------------
+
+PER_ROW = {"multi_output": False, "preserve_shape": True, "normalization": "null"}
+SVM = {
+    "margin": params.number(1.0),
+    "regularization_coefficient": params.number(1.0),
+    "use_linear": params.boolean(False),
+}
+
+
+def svm_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, label = ins
+    if data is not None and label is not None and len(label) != len(data) - 1:
+        site.fail(f"label of shape {label} does not fit data of shape {data}")
+    return head_shape(site._replace(attrs=PER_ROW), ins, outs)
+
+
+def svm_grad(env: Env, a: Attrs, x: Array, label: Array) -> Any:
+    ids = checked(label, x.shape[-1], "label")
+    sign = env.xp.where(ids[..., None] == env.xp.arange(x.shape[-1]), -1, 1).astype(x.dtype)
+    excess = a["margin"] + sign * x  # of a wrong class above -margin, of the right one below it
+    slope = excess > 0 if a["use_linear"] else 2 * env.xp.maximum(excess, 0)
+    return sign * slope * x.dtype.type(a["regularization_coefficient"])
+
+
+register(
+    name="_svm_grad",
+    inputs=("data", "label"),
+    shape=svm_shape,
+    compute=svm_grad,
+    flops=flops_per_element(4),
+    dtype=labelled_dtype,
+    params=SVM,
+    reads_on_host=True,
+    ids={"label": classes_of},
+    doc="Gradient of the hinge losses of all classes: max(0, margin - data) of the label and "
+    "max(0, margin + data) of the others, each squared unless use_linear, times "
+    "regularization_coefficient. A label that is not a class raises IndexError.",
+)
+
+register(
+    name="SVMOutput",
+    inputs=("data", "label"),
+    shape=svm_shape,
+    compute=lambda env, a, x, label: x,
+    grad=lambda c: (apply("_svm_grad", *c.x, **c.attrs), None),
+    flops=no_flops,
+    dtype=labelled_dtype,
+    batch=lambda site, ins, in_types, outs: head_batch(
+        site._replace(attrs=PER_ROW), ins, in_types, outs
+    ),
+    params=SVM,
+    loss=True,
+    precision=FULL,
+    view=same_memory,
+    ids={"label": classes_of},
+    doc="The data, and the head of the backward pass: the gradient is that of a support vector "
+    "machine with one class against the others, see `_svm_grad`. label: class numbers of any "
+    "dtype, shaped like the data without the last axis. MXNet SVMOutput.",
+)
+
+
+# -- regression --------------------------------------------------------------------------------
 
 
 def regression_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:

@@ -1,4 +1,4 @@
-"""Normalisation by mean and variance: BatchNorm and LayerNorm."""
+"""Normalisation by mean and variance: BatchNorm, LayerNorm, InstanceNorm and GroupNorm."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from symgraph.core import params
-from symgraph.core.batch_layout import WHOLE, Layouts, axiswise, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    WHOLE,
+    Layouts,
+    axiswise,
+    not_along,
+    refuse_mixing,
+)
 from symgraph.core.errors import DTypeError, GraphError
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply_all
 from symgraph.core.registry import INSIDE, Call, Env, Partial, Shapes, register
 from symgraph.core.shapes import axes_of, expect, unify
-from symgraph.core.types import Array, Types, is_float, wide
+from symgraph.core.types import Array, Shape, Types, is_float, wide
 from symgraph.ops.elementwise import floats
 from symgraph.ops.softmax import flops_per_element
 
@@ -20,7 +27,7 @@ from symgraph.ops.softmax import flops_per_element
 def first_order_only(c: Call) -> NoReturn:
     raise GraphError(
         f"{c.y[0].value.node!r} is a gradient that cannot be differentiated again: "
-        "second derivatives of BatchNorm and LayerNorm are not offered"
+        "second derivatives of BatchNorm, LayerNorm, InstanceNorm and GroupNorm are not offered"
     )
 
 
@@ -261,3 +268,116 @@ register(
     params={"axis": params.integer(-1)},
     doc="Gradients of LayerNorm with the mean and standard deviation that it used.",
 )
+
+
+# -- InstanceNorm and GroupNorm ------------------------------------------------------------------
+#
+# Both normalise (batch, channel, ...) data as (batch, group, elements): InstanceNorm's groups are
+# the channels. gamma and beta have one number for each group, in GroupNorm too (MXNet 1.9.1).
+
+
+def group_count(attrs: Attrs, data: Shape) -> int:
+    return int(attrs.get("num_groups", data[1]))
+
+
+def group_norm_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    if site.attrs.get("output_mean_var"):
+        refuse_visible_statistics(site)
+    data, *vectors = ins
+    data = unify(site, data, outs[0], "shapes of data and output")
+    if data is None:
+        return ins, outs
+    if len(data) < 3:
+        site.fail(f"works on (batch, channel, ...) data of 3 axes or more, not on shape {data}")
+    groups = group_count(site.attrs, data)
+    if groups < 1 <= data[1] or (groups and data[1] % groups):
+        site.fail(f"num_groups={groups} does not divide the {data[1]} channels of shape {data}")
+    length: Partial = (groups,)
+    for name, vector in zip(("gamma", "beta"), vectors, strict=True):
+        length = expect(site, name, vector, length, f"(data of shape {data})")
+    assert length is not None
+    if "num_groups" not in site.attrs:
+        data = (data[0], *length, *data[2:])
+    statistics = unify(site, (data[0], *length), outs[1])
+    return [data, length, length], [data, statistics, statistics]
+
+
+def group_norm(env: Env, a: Attrs, x: Array, gamma: Array, beta: Array) -> tuple[Array, ...]:
+    rows = x.reshape(*x.shape[:1], group_count(a, x.shape), -1)
+    mean = rows.mean(axis=2, dtype=wide(x.dtype))
+    y = rows - mean[:, :, None]
+    std = env.xp.sqrt(env.xp.square(y).mean(axis=2) + a["eps"])
+    y *= (gamma / std)[:, :, None]
+    y += beta[:, None]
+    return tuple(v.astype(x.dtype, copy=False) for v in (y.reshape(x.shape), mean, std))
+
+
+def group_norm_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    data, *vectors = ins
+    if any(layout is not WHOLE for layout in vectors):
+        refuse_mixing(site, "has parameters that depend on the samples")
+    if data is PARTIAL:
+        refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
+    return not_along(lambda a, rank: range(1, rank))(site, [data], in_types[:1], outs)
+
+
+def group_norm_grad(
+    env: Env, a: Attrs, x: Array, gamma: Array, mean: Array, std: Array, g: Array
+) -> tuple[Array, ...]:
+    shape, dtype = (*mean.shape, -1), wide(x.dtype)
+    centred = x.reshape(shape).astype(dtype, copy=False) - mean[:, :, None]
+    normal = centred / std[:, :, None]
+    g = g.reshape(shape)
+    of_gamma = (g * normal).sum(axis=(0, 2))
+    of_beta = g.sum(axis=(0, 2), dtype=dtype)
+    h = g * gamma.astype(dtype, copy=False)[:, None]
+    along_normal = normal * (h * normal).mean(axis=2, keepdims=True)
+    of_x = (h - h.mean(axis=2, keepdims=True) - along_normal) / std[:, :, None]
+    return tuple(v.astype(x.dtype, copy=False) for v in (of_x.reshape(x.shape), of_gamma, of_beta))
+
+
+register(
+    name="_group_norm_grad",
+    inputs=("data", "gamma", "mean", "std", "grad"),
+    outputs=("data_grad", "gamma_grad", "beta_grad"),
+    shape=lambda site, ins, outs: (ins, [ins[0], ins[1], ins[1]]),
+    compute=group_norm_grad,
+    grad=first_order_only,
+    flops=flops_per_element(10),
+    dtype=floats,
+    doc="Gradients of InstanceNorm and GroupNorm with the mean and standard deviation that they "
+    "used.",
+)
+
+for name, spec, doc in (
+    (
+        "InstanceNorm",
+        {"eps": params.number(1e-3)},
+        "of each sample and channel; gamma and beta have one number for each channel",
+    ),
+    (
+        "GroupNorm",
+        {
+            "num_groups": params.count(1),
+            "eps": params.number(1e-5),
+            "output_mean_var": params.boolean(False),
+        },
+        "of each sample and group of channels; gamma and beta have one number for each group",
+    ),
+):
+    register(
+        name=name,
+        inputs=("data", "gamma", "beta"),
+        outputs=("output", "mean", "std"),
+        visible=1,
+        shape=group_norm_shape,
+        compute=group_norm,
+        grad=lambda c: apply_all("_group_norm_grad", *c.x[:2], *c.y[1:], c.gy),
+        flops=flops_per_element(7),
+        dtype=floats,
+        batch=group_norm_batch,
+        params=spec,
+        precision=INSIDE,
+        doc="(data - mean) / sqrt(var + eps) * gamma + beta with mean and (biased) variance "
+        f"{doc}. data: (batch, channel, ...). MXNet {name}.",
+    )

@@ -1,21 +1,30 @@
-"""Reductions over axes: sum, mean, max, min, norm, argmax."""
+"""Reductions over axes: sum, prod, mean, max, min, norm, argmax; and running sums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from symgraph.core import params
-from symgraph.core.batch_layout import PARTIAL, BatchRule, Layouts, reduced, refuse_mixing
+from symgraph.core.batch_layout import (
+    PARTIAL,
+    BatchRule,
+    Layouts,
+    Split,
+    named_axis,
+    not_along,
+    reduced,
+    refuse_mixing,
+)
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import FOLLOWS, FULL, Call, DTypeRule, Env, Names, Shapes, register
 from symgraph.core.shapes import axes_of, reduced_shape, unify
-from symgraph.core.types import Array, Types, wide
-from symgraph.ops.elementwise import floats, numbers
+from symgraph.core.types import Array, Types, is_float, wide
+from symgraph.ops.elementwise import DTypes, floats, numbers
 
 
 def axes_in(attrs: Attrs, rank: int) -> tuple[int, ...]:
@@ -141,6 +150,66 @@ register_reduction(
 )
 
 
+def product(xp: Any, x: Array, a: Attrs, axes: tuple[int, ...]) -> Array:
+    """Multiply over axes, 16-bit floats in float32."""
+    products: Array = xp.prod(x, axis=axes, keepdims=a["keepdims"], dtype=wide(x.dtype))
+    return products
+
+
+def product_grad(c: Call, x: Ref) -> Ref:
+    """Give each element of x the product of the others, which is right where some are 0, too."""
+    zero = apply("_equal_scalar", x, scalar=0.0)
+    nonzero = x + zero
+    of_others = spread_back(apply("prod", nonzero, **c.attrs), c) / nonzero
+    zeros = spread_back(apply("sum", zero, **c.attrs), c) - zero  # among the others
+    return spread_back(c.gy, c) * of_others * apply("_equal_scalar", zeros, scalar=0.0)
+
+
+register_reduction(
+    "prod",
+    product,
+    lambda c: product_grad(c, c.x[0]),
+    dtype=numbers,
+    precision=FULL,
+    doc=f"Product over axes; {AXES_DOC} MXNet prod.",
+)
+
+
+def numbers_only(c: Call) -> Ref:
+    """Return 1 where the data is a number and 0 where it is NaN."""
+    return apply("_equal", c.x[0], c.x[0])
+
+
+def nansum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if ins[0] is PARTIAL:
+        refuse_mixing(site, "applies a nonlinear function to a sum over the batch")
+    return sum_batch(site, ins, in_types, outs)
+
+
+register_reduction(
+    "nansum",
+    lambda xp, x, a, axes: total(xp, xp.where(x == x, x, 0), a, axes),
+    lambda c: spread_back(c.gy, c) * numbers_only(c),
+    batch=nansum_batch,
+    precision=FULL,
+    doc=f"Sum over axes of what is not NaN; {AXES_DOC} MXNet nansum.",
+)
+
+
+def nanprod_grad(c: Call) -> Ref:
+    x = apply("where", numbers_only(c), c.x[0], apply("ones_like", c.x[0]))
+    return apply("where", numbers_only(c), product_grad(c, x), apply("zeros_like", x))
+
+
+register_reduction(
+    "nanprod",
+    lambda xp, x, a, axes: product(xp, xp.where(x == x, x, 1), a, axes),
+    nanprod_grad,
+    precision=FULL,
+    doc=f"Product over axes of what is not NaN; {AXES_DOC} MXNet nanprod.",
+)
+
+
 def mean_count(attrs: Attrs, ins: Types) -> int:
     """Return the number of elements that each mean is over."""
     shape = ins[0].shape
@@ -258,3 +327,75 @@ def register_index(name: str, which: str) -> None:
 
 register_index("argmax", "largest")
 register_index("argmin", "smallest")
+
+
+CHANNEL = {"axis": 1, "keepdims": False}
+
+register(
+    name="argmax_channel",
+    inputs=("data",),
+    shape=lambda site, ins, outs: reduce_shape(site._replace(attrs=CHANNEL), ins, outs),
+    compute=lambda env, a, x: env.xp.argmax(x, axis=1).astype(x.dtype),
+    flops=reduce_flops,
+    dtype=numbers,
+    batch=lambda site, ins, in_types, outs: nonlinear_batch(
+        site._replace(attrs=CHANNEL), ins, in_types, outs
+    ),
+    copies_inputs=False,
+    doc="Index of the first largest element along axis 1, in the data's dtype. MXNet "
+    "argmax_channel.",
+)
+
+
+# -- running sums ------------------------------------------------------------------------------
+
+
+def cumsum_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, axis = ins[0], site.attrs["axis"]
+    if axis is None:
+        size = None if data is None else (math.prod(data),)
+        return ins, [unify(site, size, outs[0], "output shapes")]
+    data = unify(site, data, outs[0], "shapes of data and output")
+    if data is not None:
+        axes_of(site, axis, len(data))
+    return [data], [data]
+
+
+def cumsum_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
+    known, (dtype,) = numbers(site, ins)
+    return known, [site.attrs["dtype"] or dtype]
+
+
+def cumsum_grad(c: Call) -> Sequence[Ref | None]:
+    """Return the sum of the gradients from each element on."""
+    x, axis = c.x[0], c.attrs["axis"] or 0
+    if not (is_float(x.dtype) and is_float(c.gy.dtype)):
+        return (None,)
+    back = apply("reverse", c.gy, axis=axis)
+    sums = apply("reverse", apply("cumsum", back, axis=axis, dtype=x.dtype), axis=axis)
+    return (apply("Reshape", sums, shape=x.shape) if c.attrs["axis"] is None else sums,)
+
+
+def cumsum_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if site.attrs["axis"] is None and isinstance(ins[0], Split):
+        refuse_mixing(site, "adds up the elements of all samples")
+    return not_along(named_axis)(site, ins, in_types, outs)
+
+
+register(
+    name="cumsum",
+    inputs=("a",),
+    shape=cumsum_shape,
+    compute=lambda env, a, x: env.xp.cumsum(x, axis=a["axis"], dtype=a["dtype"] or x.dtype),
+    grad=cumsum_grad,
+    flops=reduce_flops,
+    dtype=cumsum_dtype,
+    batch=cumsum_batch,
+    params={
+        "axis": params.optional(params.integer()),
+        "dtype": params.optional(params.dtype()),
+    },
+    precision=FULL,
+    doc="The sums of all elements up to each, along an axis or in the flattened data if axis is "
+    "None, in the data's dtype or `dtype`. MXNet cumsum.",
+)

@@ -1,4 +1,4 @@
-"""More elements along spatial axes: UpSampling by repetition, and Pad."""
+"""More elements along spatial axes: UpSampling and Pad."""
 
 from __future__ import annotations
 
@@ -9,68 +9,136 @@ from symgraph.core import params
 from symgraph.core.batch_layout import (
     PARTIAL,
     Layouts,
+    Split,
     not_along,
     refuse_mixing,
-    spatial_axes,
 )
 from symgraph.core.params import Attrs, Site
-from symgraph.core.ref import apply
-from symgraph.core.registry import Env, Shapes, no_flops, register
+from symgraph.core.ref import Ref, apply
+from symgraph.core.registry import Call, Env, Names, Partial, Shapes, no_flops, register
 from symgraph.core.shapes import expect, unify
-from symgraph.core.types import Array, Types
+from symgraph.core.types import Array, Shape, Types
+from symgraph.ops.conv import CONV_BATCH, data_gradient, window_flops
 from symgraph.ops.elementwise import arg_names, floats
+from symgraph.ops.windows import Windows
 
 Pairs = Sequence[tuple[int, int]]
 
 # -- UpSampling --------------------------------------------------------------------------------
 
 
+def is_bilinear(attrs: Attrs) -> bool:
+    return bool(attrs["sample_type"] == "bilinear")
+
+
+def upsampling_inputs(attrs: Attrs) -> Names:
+    return ("data", "weight") if is_bilinear(attrs) else arg_names(attrs)
+
+
 def upsampling_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    scale = site.attrs["scale"]
-    if site.attrs["sample_type"] != "nearest":
-        site.fail(
-            "sample_type='bilinear' is not offered; use Deconvolution with a weight of "
-            "initializer Bilinear (help(init.Bilinear) tells its arguments)"
-        )
-    if len(ins) != 1 or scale < 1:
-        site.fail(f"takes one input and a scale of 1 or more, not {len(ins)} and {scale}")
-    given = outs[0] if ins[0] is None else ins[0]
-    if given is None:
+    scale, first = site.attrs["scale"], ins[0]
+    if scale < 1 or (is_bilinear(site.attrs) and scale < 2):
+        site.fail(f"scale={scale} is too small: 1 or more for nearest, 2 or more for bilinear")
+    for known in (*(ins[:1] if is_bilinear(site.attrs) else ins), outs[0]):
+        if known is not None and len(known) != 4:
+            site.fail(f"works on (batch, channel, height, width), not on shape {known}")
+    if first is None and (outs[0] is None or len(ins) > 1):
         return ins, outs
-    if len(given) != 4:
-        site.fail(f"works on (batch, channel, height, width), not on shape {given}")
-    data = ins[0] or (*given[:2], *[n // scale for n in given[2:]])
-    scaled = (*data[:2], *[n * scale for n in data[2:]])
-    out = unify(site, scaled, outs[0], "output shapes")
+    given = first or (*(outs[0] or ())[:2], *[n // scale for n in (outs[0] or ())[2:]])
+    size = tuple(n * scale for n in given[2:])
+    channels = given[1]
+    if is_bilinear(site.attrs):
+        kernel = bilinear_windows(scale).kernel
+        rest = [expect(site, "weight", ins[1], (channels, 1, *kernel), f"(data of shape {given})")]
+    else:
+        rest = [upsampled_input(site, given, size, x) for x in ins[1:]]
+        if site.attrs["multi_input_mode"] == "concat" and len(ins) > 1:
+            each = [channels, *(x[1] if x else 0 for x in rest)]
+            channels = 0 if 0 in each else sum(each)
+    out = unify(site, (given[0], channels, *size), outs[0], "output shapes")
     assert out is not None
-    back = (*out[:2], *[n // scale for n in out[2:]])
-    return [expect(site, "data", data, back, f"(output of shape {out})")], [out]
+    back = (out[0], given[1] if len(ins) > 1 else out[1], *[n // scale for n in out[2:]])
+    return [expect(site, "data", given, back, f"(output of shape {out})"), *rest], [out]
 
 
-def upsampling(env: Env, a: Attrs, x: Array) -> Any:
+def upsampled_input(site: Site, first: Shape, size: Shape, other: Partial) -> Partial:
+    """Return the shape of a further input; ShapeError if it cannot grow to the output's size."""
+    added = site.attrs["multi_input_mode"] == "sum"
+    if other is None or 0 in other[2:] or 0 in size:
+        return other
+    factors = {divmod(n, d) for n, d in zip(size, other[2:], strict=True)}
+    if len(factors) > 1 or next(iter(factors))[1]:
+        site.fail(f"input of shape {other} does not grow to {size} by a whole factor")
+    wanted = (first[0], first[1] if added else other[1], *other[2:])
+    return expect(site, "input", other, wanted, f"(first input of shape {first})")
+
+
+def repeated(xp: Any, x: Array, size: Shape) -> Any:
+    """Repeat each element to a square, so that height and width become `size`."""
     n, c, h, w = x.shape
-    scale = a["scale"]
-    wide = env.xp.broadcast_to(x[:, :, :, None, :, None], (n, c, h, scale, w, scale))
-    return wide.reshape(n, c, h * scale, w * scale)
+    scale = size[0] // h
+    wide = xp.broadcast_to(x[:, :, :, None, :, None], (n, c, h, scale, w, scale))
+    return wide.reshape(n, c, *size)
+
+
+def bilinear_windows(scale: int) -> Windows:
+    """Return the windows of the deconvolution that interpolates (MXNet)."""
+    kernel, pad = 2 * scale - scale % 2, scale // 2
+    return Windows(*[(n, n) for n in (kernel, scale, 1, pad)])
+
+
+def upsampling(env: Env, a: Attrs, x: Array, *others: Array) -> Any:
+    size = tuple(n * a["scale"] for n in x.shape[2:])
+    if is_bilinear(a):
+        windows, shape = bilinear_windows(a["scale"]), (*x.shape[:2], *size)
+        return data_gradient(env.xp, x, others[0], windows, x.shape[1], shape)
+    grown = [repeated(env.xp, each, size) for each in (x, *others)]
+    if len(grown) == 1:
+        return grown[0]
+    return sum(grown) if a["multi_input_mode"] == "sum" else env.xp.concatenate(grown, 1)
+
+
+def upsampling_grad(c: Call) -> Sequence[Ref]:
+    if is_bilinear(c.attrs):
+        x, weight = c.x
+        windows = {**bilinear_windows(c.attrs["scale"])._asdict(), "num_group": x.shape[1]}
+        of_x = apply("Convolution", c.gy, weight, num_filter=x.shape[1], no_bias=True, **windows)
+        return of_x, apply("_conv_grad_weight", x, c.gy, **windows)
+    parts, begin = [c.gy] * len(c.x), 0
+    if c.attrs["multi_input_mode"] == "concat" and len(c.x) > 1:
+        for i, x in enumerate(c.x):
+            parts[i] = apply("slice_axis", c.gy, axis=1, begin=begin, end=begin + x.shape[1])
+            begin += x.shape[1]
+    scales = [c.y[0].shape[2] // x.shape[2] for x in c.x]
+    return [
+        apply("Pooling", part, pool_type="sum", kernel=(s, s), stride=(s, s))
+        for part, s in zip(parts, scales, strict=True)
+    ]
+
+
+def upsampling_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    if is_bilinear(site.attrs):
+        return CONV_BATCH(site, ins, in_types, outs)
+    joined = site.attrs["multi_input_mode"] == "concat" and len(ins) > 1
+    for layout in ins:
+        if isinstance(layout, Split) and layout.axis > (0 if joined else 1):
+            refuse_mixing(site, f"works along axis {layout.axis}, where the batch lies")
+        if layout != ins[0]:
+            refuse_mixing(site, f"joins values whose batch lies differently ({ins[0]}, {layout})")
+    return ins[:1]
 
 
 register(
     name="UpSampling",
-    inputs=arg_names,
+    inputs=upsampling_inputs,
     shape=upsampling_shape,
     compute=upsampling,
-    grad=lambda c: (
-        apply(
-            "Pooling",
-            c.gy,
-            pool_type="sum",
-            kernel=(c.attrs["scale"],) * 2,
-            stride=(c.attrs["scale"],) * 2,
-        ),
+    grad=upsampling_grad,
+    flops=lambda attrs, ins, outs: (
+        window_flops(attrs, ins[0].size, ins[1].shape) if is_bilinear(attrs) else 0
     ),
-    flops=no_flops,
     dtype=floats,
-    batch=not_along(spatial_axes),
+    batch=upsampling_batch,
     params={
         "scale": params.integer(),
         "num_filter": params.integer(0),
@@ -80,9 +148,12 @@ register(
         "workspace": params.integer(512),
     },
     variadic="num_args",
-    doc="Each element of (batch, channel, height, width) repeated to a square of scale x scale "
-    "(nearest neighbours of one input). num_filter, multi_input_mode and workspace are "
-    "accepted and ignored. MXNet UpSampling.",
+    doc="Images (batch, channel, height, width) made `scale` times as high and wide. nearest: each "
+    "element repeated to a square; of several inputs the first one is scaled, the others grow to "
+    "its new size, and all are joined along the channels (concat) or added (sum). bilinear: the "
+    "Deconvolution of data with weight (channel, 1, k, k), k = 2 scale - scale % 2, one filter "
+    "for each channel; init.Bilinear makes it interpolate. num_filter and workspace are accepted "
+    "and ignored. MXNet UpSampling.",
 )
 
 # -- Pad ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Parts of a value at fixed positions: slice_axis, slice, and their gradients.
+"""Parts of a value at fixed positions: slice_axis, slice, slice_like, and their gradients.
 
 Positions are numbers, so a slice along the batch axis would take other samples in each micro-batch:
 only slices that leave that axis whole can be split.
@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from symgraph.core import params
-from symgraph.core.batch_layout import named_axis, not_along
+from symgraph.core.batch_layout import Layouts, Split, named_axis, not_along, refuse_mixing
 from symgraph.core.params import Attrs, Param, Site
 from symgraph.core.ref import apply
 from symgraph.core.registry import Env, Offsets, Shapes, no_flops, register
-from symgraph.core.shapes import expect, unify
+from symgraph.core.shapes import axes_of, expect, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.movement import one_axis
 
@@ -201,6 +201,7 @@ register(
     flops=no_flops,
     batch=SLICE_BATCH,
     params=SLICE,
+    aliases=("crop",),
     reads_part=True,
     doc="The parts [begin, end) by step of the leading axes; None stands for the axis's own end, "
     "and negative positions count from there. MXNet slice.",
@@ -231,4 +232,71 @@ register(
     batch=SLICE_BATCH,
     params={**SLICE, "shape": params.integers()},
     doc="Zeros of `shape`, with the data where `slice` takes it. Gradient of slice.",
+)
+
+
+# -- slice_like --------------------------------------------------------------------------------
+
+
+def like_axes(a: Attrs, rank: int) -> tuple[int, ...]:
+    """Return the axes that are cut to another value's lengths: those named, or the first `rank`."""
+    return tuple(axis % rank for axis in a["axes"]) or tuple(range(rank))
+
+
+def slice_like_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    data, like = ins
+    if data is None or like is None:
+        return ins, outs
+    named = site.attrs["axes"]
+    if not named and len(data) != len(like):
+        site.fail(f"shapes {data} and {like} have other numbers of axes; give axes=")
+    for rank in (len(data), len(like)) if named else ():
+        axes_of(site, named, rank)  # ShapeError for an axis that one of them lacks
+    wanted = list(data)
+    for axis in like_axes(site.attrs, len(data)):
+        if like[axis] > data[axis] > 0:
+            site.fail(f"data of shape {data} is shorter than shape_like {like} along axis {axis}")
+        wanted[axis] = like[axis]
+    return ins, [unify(site, tuple(wanted), outs[0], "output shapes")]
+
+
+def like_parts(a: Attrs, data: Shape, like: Shape) -> dict[str, MaybeInts]:
+    """Return the same part as parameters of `slice`."""
+    axes = like_axes(a, len(data))
+    end = tuple(like[axis] if axis in axes else None for axis in range(len(data)))
+    return {"begin": (None,) * len(data), "end": end}
+
+
+def slice_like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Derive the layout; along the batch, which must not be cut, both have all samples."""
+    data, like = ins
+    axes = like_axes(site.attrs, len(in_types[0].shape))
+    if isinstance(data, Split) and data.axis in axes and data != like:
+        refuse_mixing(site, f"cuts axis {data.axis}, where the batch lies")
+    if isinstance(like, Split) and like.axis in axes and data != like:
+        refuse_mixing(site, f"cuts axis {like.axis} to the number of samples")
+    return [data]
+
+
+register(
+    name="slice_like",
+    inputs=("data", "shape_like"),
+    shape=slice_like_shape,
+    compute=lambda env, a, x, like: x[parts({**like_parts(a, x.shape, like.shape), "step": ()})],
+    grad=lambda c: (
+        apply(
+            "_slice_grad",
+            c.gy,
+            shape=c.x[0].shape,
+            **like_parts(c.attrs, c.x[0].shape, c.x[1].shape),
+        ),
+        None,
+    ),
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32", ins[1] or "float32"], [ins[0] or "float32"]),
+    batch=slice_like_batch,
+    params={"axes": params.integers(())},
+    reads_part=True,
+    doc="The first elements of data along `axes`, as many as shape_like has; () means all axes. "
+    "MXNet slice_like.",
 )

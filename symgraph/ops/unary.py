@@ -26,7 +26,7 @@ from symgraph.core.registry import (
 from symgraph.core.shapes import same
 from symgraph.core.types import Array, Types, is_float
 from symgraph.ops.elementwise import floats, formula_doc, numbers, numbers_with
-from symgraph.ops.formulas import FORMULAS, Formula
+from symgraph.ops.formulas import FORMULAS, Formula, special
 
 
 class Unary(NamedTuple):
@@ -124,21 +124,27 @@ STEPS: Mapping[str, tuple[str, str]] = {  # no gradient flows through them; inte
 
 def register_unary(name: str, row: Unary, *, step: bool = False) -> None:
     formula = FORMULAS[name] = Formula(name, row.text)
-    rule = row.grad
 
     def rounded(env: Env, a: Attrs, x: Array) -> Any:
         return formula.compute(env, a, x) if x.dtype.kind == "f" else x
 
+    compute = rounded if step else formula.compute
+    register_rule(name, row._replace(doc=row.doc or formula_doc(formula, x="data")), compute)
+
+
+def register_rule(name: str, row: Unary, compute: Callable[..., Any]) -> None:
+    rule = row.grad
+    source = "" if name.startswith("_") else f" MXNet {name}."
     register(
         name=name,
         inputs=("data",),
         shape=same,
-        compute=rounded if step else formula.compute,
+        compute=compute,
         grad=None if rule is None else lambda c: (rule(c),),
         dtype=row.dtype,
         batch=row.batch,
         precision=row.precision,
-        doc=f"{row.doc or formula_doc(formula, x='data')}, element by element. MXNet {name}.",
+        doc=f"{row.doc}, element by element.{source}",
     )
 
 
@@ -293,6 +299,34 @@ register(
     doc="(scalar * data) ** 2 / 2 where |data| < 1 / scalar ** 2, and |data| - 0.5 / scalar ** 2 "
     "beyond. MXNet smooth_l1.",
 )
+
+
+# -- special functions ---------------------------------------------------------------------------
+
+
+def by_special(name: str) -> Callable[..., Any]:
+    """Return the computation by a function of scipy.special or of CuPy's."""
+    return lambda env, a, x: special(x, name)(x).astype(x.dtype, copy=False)
+
+
+SPECIAL: Mapping[str, Unary] = {
+    "gamma": Unary(
+        "gamma", lambda c: c.gy * c.y[0] * apply("_digamma", c.x[0]), doc="the gamma function"
+    ),
+    "gammaln": Unary(
+        "gammaln",
+        lambda c: c.gy * apply("_digamma", c.x[0]),
+        doc="the logarithm of the absolute value of the gamma function",
+    ),
+    "_digamma": Unary("digamma", None, doc="the derivative of gammaln"),
+    "erfinv": Unary(
+        "erfinv",
+        lambda c: c.gy * apply("exp", apply("square", c.y[0])) * (math.sqrt(math.pi) / 2),
+        doc="the inverse of erf",
+    ),
+}
+for key, unary_row in SPECIAL.items():
+    register_rule(key, unary_row, by_special(unary_row.text))
 
 
 # -- Cast --------------------------------------------------------------------------------------

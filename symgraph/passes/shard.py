@@ -318,7 +318,8 @@ def _embedding(graph: _Rewriter, node: Node) -> bool:
 
 def _softmax_output(graph: _Rewriter, node: Node) -> bool:
     data, label, *valid = node.inputs
-    if node.attrs["multi_output"] or not graph.is_split_like(data, node):
+    soft = graph.graph.type_of(label).shape == node.types[0].shape
+    if node.attrs["multi_output"] or soft or not graph.is_split_like(data, node):
         return False
     bounds, figures = graph.bounds[data], graph.figures_of(data)
     inputs = [(v, label, figures, *valid) for v in graph.pieces[data]]

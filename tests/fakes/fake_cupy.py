@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from scipy.special import erf
+from scipy import special as of_scipy
 
 from runtime.backends.device import arrays
 from tests.fakes.fake_blas import Library
@@ -428,7 +428,8 @@ def _module() -> ModuleType:
 def fake_cupy(cards: int | str = 1) -> Iterator[ModuleType]:
     """Let `import cupy` give this one; cards: GPUs of the machine, or what CUDA complains of."""
     special = ModuleType("cupyx.scipy.special")
-    special.erf = _through(erf)
+    for name in ("erf", "erfinv", "gamma", "gammaln", "digamma"):
+        setattr(special, name, _through(getattr(of_scipy, name)))
     cupyx = ModuleType("cupyx")
     cupyx.empty_pinned = lambda shape, dtype=float: np.empty(shape, dtype)
     made = {"cupy": _module(), "cupyx": cupyx, "cupyx.scipy.special": special}

@@ -206,11 +206,12 @@ def _one_longer(x: Symbol) -> Symbol:
     return sym.expand_dims(x, axis=1)
 
 
-FROM_0 = """log log2 log10 sqrt rsqrt cbrt rcbrt reciprocal _power broadcast_power elemwise_div
+FROM_0 = """gamma gammaln
+    log log2 log10 sqrt rsqrt cbrt rcbrt reciprocal _power broadcast_power elemwise_div
     broadcast_div _mod broadcast_mod _rmod_scalar _rdiv_scalar _power_scalar"""
 INTO_DOMAIN: dict[str, Callable[[Symbol], Symbol]] = {
     **dict.fromkeys(FROM_0.split(), _positive),
-    **dict.fromkeys(["arcsin", "arccos", "arctanh", "log1p", "tan"], _below_1),
+    **dict.fromkeys(["arcsin", "arccos", "arctanh", "log1p", "tan", "erfinv"], _below_1),
     **dict.fromkeys(["broadcast_to", "broadcast_axis", "squeeze"], _one_longer),
     "arccosh": lambda x: _positive(x) + 1.0,
     "broadcast_like": lambda x: sym.mean(x, axis=1, keepdims=True),
@@ -252,6 +253,28 @@ def _gates(count: int) -> Callable[[Maker, Shape], dict[str, Any]]:
 #: and other inputs, by name, for a first input of a shape.
 SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
     **dict.fromkeys(["sum", "mean", "max", "min", "norm", "argmax", "argmin"], ("234", _reduced)),
+    **dict.fromkeys(["prod", "nansum", "nanprod"], ("234", _reduced)),
+    **dict.fromkeys(["cumsum", "sort", "argsort"], ("234", _along)),
+    "topk": (
+        "234",
+        lambda m, s: {"k": 2, "axis": len(s) - 1, "ret_typ": m.word("value", "both", "mask")},
+    ),
+    "gather_nd": (
+        "",
+        lambda m, s: {
+            "data": m.parameter((3, 3, 4)),
+            "indices": sym.transpose(m.ids((BATCH, 2), 3)),
+        },
+    ),
+    "scatter_nd": (
+        "2",
+        lambda m, s: {"indices": sym.transpose(m.ids((BATCH, 1), 3)), "shape": (3, *s[1:])},
+    ),
+    "batch_take": ("2", lambda m, s: {"indices": m.ids(s[:1], s[-1])}),
+    "slice_like": ("3", lambda m, s: {"shape_like": m.parameter((1, 2, 2)), "axes": (1, 2)}),
+    "InstanceNorm": ("34", lambda m, s: {}),
+    "GroupNorm": ("4", lambda m, s: {"num_groups": m.word("1", "2")}),
+    "SVMOutput": ("2", lambda m, s: {"label": m.feed(m.rng.integers(0, s[1], s[:1]))}),
     **dict.fromkeys(["_zeros", "_ones", "_random_uniform", "_random_normal"], ("", _constant)),
     **dict.fromkeys([op for op in OPS if op.endswith("RegressionOutput")], ("234", _regression)),
     **dict.fromkeys(["softmax", "log_softmax", "reverse"], ("234", _along)),
@@ -321,7 +344,9 @@ SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
 
 # What users reach by Python's operators, by `sg.sym.random` and by cells.
 REACHED = "_power _maximum _minimum _mod _hypot _equal _not_equal _greater _greater_equal _lesser"
-REACHED += " _lesser_equal _random_uniform_like _random_normal_like"
+REACHED += (
+    " _lesser_equal _logical_and _logical_or _logical_xor _random_uniform_like _random_normal_like"
+)
 
 
 TESTS = {"__main__", "tests.helpers.faults"}  # register operators of their own
@@ -335,6 +360,7 @@ def drawable() -> list[str]:
         op
         for op, definition in OPS.items()
         if definition.expand is None
+        and op != "Custom"  # which computes what users register
         and not {definition.shape.__module__, definition.compute.__module__} & TESTS
         and (not op.startswith("_") or op in reached or op.endswith("_scalar"))
     ]

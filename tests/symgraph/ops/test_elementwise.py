@@ -36,6 +36,12 @@ COMPARISONS = {
     "_lesser": np.less,
     "_lesser_equal": np.less_equal,
 }
+LOGIC = {
+    "_logical_and": np.logical_and,
+    "_logical_or": np.logical_or,
+    "_logical_xor": np.logical_xor,
+}
+YES_OR_NO = {**COMPARISONS, **LOGIC}
 SCALAR = {
     "_plus_scalar": lambda x, s: x + s,
     "_minus_scalar": lambda x, s: x - s,
@@ -51,15 +57,15 @@ SCALAR = {
     "_rmod_scalar": lambda x, s: np.mod(s, x),
     "_hypot_scalar": np.hypot,
 }
-SCALAR_COMPARISONS = {f"{name}_scalar": f for name, f in COMPARISONS.items()}
+SCALAR_COMPARISONS = {f"{name}_scalar": f for name, f in YES_OR_NO.items()}
 
 
 def broadcast_name(name):
     return "broadcast_" + name.removeprefix("elemwise_").removeprefix("_")
 
 
-BROADCAST = {broadcast_name(name) for name in (*ARITHMETIC, *COMPARISONS)}
-EVERY = {"add_n", *ARITHMETIC, *COMPARISONS, *BROADCAST, *SCALAR, *SCALAR_COMPARISONS}
+BROADCAST = {broadcast_name(name) for name in (*ARITHMETIC, *YES_OR_NO)}
+EVERY = {"add_n", *ARITHMETIC, *YES_OR_NO, *BROADCAST, *SCALAR, *SCALAR_COMPARISONS}
 
 
 @pytest.fixture
@@ -76,10 +82,10 @@ def test_every_operator_of_the_file_is_checked_here():
     assert {*elementwise.SAME.values(), *elementwise.BROADCAST.values(), *scalars, "add_n"} == EVERY
 
 
-@pytest.mark.parametrize("name", [*COMPARISONS, *SCALAR_COMPARISONS])
+@pytest.mark.parametrize("name", [*YES_OR_NO, *SCALAR_COMPARISONS])
 def test_comparisons_have_no_gradient(name):
     assert OPS[name].grad is None
-    if name in COMPARISONS:
+    if name in YES_OR_NO:
         assert OPS[broadcast_name(name)].grad is None
 
 
@@ -105,15 +111,28 @@ def test_arithmetic_on_integers_keeps_the_dtype(name):
     np.testing.assert_array_equal(got, ARITHMETIC[name](x, y))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_remainders_of_whole_numbers_have_the_divisors_sign(dtype):
+    x, y = np.array([[5, -5, 5, -5], [3, 3, -3, -3]], dtype)
+    for got, want in (
+        (run_op("_mod", x, y), [2, 1, -1, -2]),
+        (run_op("broadcast_mod", x, y[:1]), [2, 1, 2, 1]),
+        (run_op("_mod_scalar", x, scalar=-3), [-1, -2, -1, -2]),
+        (run_op("_rmod_scalar", y, scalar=7), [1, 1, -2, -2]),
+    ):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("name", YES_OR_NO)
 def test_comparisons_give_the_inputs_dtype(name, dtype):
     x = np.array([[0, 1, 1], [0, 0, 1]], dtype)
     y = np.array([[0, 0, 1], [1, 0, 1]], dtype)
     for op, right in ((name, y), (broadcast_name(name), y[:1])):
         got = run_op(op, x, right)
         assert got.dtype == dtype
-        np.testing.assert_array_equal(got, COMPARISONS[name](x, right).astype(dtype))
+        np.testing.assert_array_equal(got, YES_OR_NO[name](x, right).astype(dtype))
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)

@@ -206,3 +206,12 @@ def test_pick_layouts():
     ):
         with pytest.raises(MicroBatchError, match=message):
             check_layout("pick", [x, index], layouts, 1, (1,), axis=1)
+
+
+def test_batch_take_picks_one_element_of_each_row():
+    x, index = normal(4, 3), np.array([0, 5, -1, 2], "int32")
+    np.testing.assert_array_equal(run_op("batch_take", x, index), x[range(4), [0, 2, 0, 2]])
+    check_op("batch_take", x, index)
+    assert check_layout("batch_take", [x, index], [Split(0)] * 2, 4, (1, 3)) == [Split(0)]
+    with pytest.raises(ShapeError, match=r"batch_take 'op': index of shape \(2,\) does not fit"):
+        run_op("batch_take", x, index[:2])

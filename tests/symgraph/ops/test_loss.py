@@ -342,3 +342,76 @@ def test_make_loss_of_a_penalty_counts_it_once(sizes):
         start += size
     want = 2 * weight * (data**2).sum(0) / 6 + 0.6 * weight
     np.testing.assert_allclose(total, want, rtol=1e-12)
+
+
+# -- a probability for each class ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "attrs"),
+    [
+        ((4, 5), -1, {"normalization": "batch", "use_ignore": True, "ignore_label": 0.25}),
+        ((4, 5), -1, {"normalization": "valid", "smooth_alpha": 0.1}),
+        ((2, 3, 5), -1, {"preserve_shape": True}),
+        ((2, 5, 3), 1, {"multi_output": True}),
+    ],
+)
+def test_labels_of_the_datas_shape_are_probabilities(shape, axis, attrs):
+    """As in MXNet, nothing divides the gradient, and no label is ignored or smoothed."""
+    x, label = normal(*shape), RNG.uniform(size=shape).astype("float32")
+    out, grad = head("SoftmaxOutput", x, label, grad_scale=3, **attrs)
+    np.testing.assert_allclose(out, softmax(x, axis), rtol=1e-12)
+    np.testing.assert_allclose(grad, (softmax(x, axis) - label) * 3, rtol=1e-12)
+    batch = shape[0]
+    given = {k: v for k, v in attrs.items() if k != "normalization"}
+    layouts = [Split(0), Split(0)]
+    found = check_layout("SoftmaxOutput", [x, label], layouts, batch, (1, batch - 1), **given)
+    assert found == [Split(0)]
+
+
+def test_probabilities_and_data_lie_alike():
+    x, label = normal(2, 5, 3), RNG.uniform(size=(2, 5, 3))
+    with pytest.raises(MicroBatchError, match="whose batch lies differently"):
+        check_layout(
+            "SoftmaxOutput", [x, label], [Split(0), Split(1)], 1, (1,), preserve_shape=True
+        )
+    with pytest.raises(ShapeError, match="shapes of data and label differ"):
+        run_op("SoftmaxOutput", normal(4, 5), normal(4, 6))
+
+
+# -- SVMOutput -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
+def test_svm_output_has_the_gradient_of_hinge_losses(shape, linear):
+    x, label = normal(*shape), labels(4, *shape[:-1])
+    attrs = {"margin": 0.7, "regularization_coefficient": 0.5, "use_linear": linear}
+    out, grad = head("SVMOutput", x, label, **attrs)
+    np.testing.assert_array_equal(out, x)
+
+    def loss(at):
+        right = label.astype(int)[..., None] == np.arange(4)
+        hinge = np.maximum(0, 0.7 + np.where(right, -at, at))
+        return 0.5 * (hinge if linear else hinge**2).sum()
+
+    slopes = np.zeros_like(x)
+    for place in np.ndindex(*shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-6
+        slopes[place] = (loss(x + step) - loss(x - step)) / 2e-6
+    np.testing.assert_allclose(grad, slopes, atol=1e-6)
+
+
+def test_svm_output_labels_and_layouts():
+    x = normal(4, 3)
+    with pytest.raises(IndexError, match=r"label 3\.0 is outside 0\.\.2"):
+        head("SVMOutput", x, np.array([0.0, 1, 3, 2]))
+    with pytest.raises(ShapeError, match=r"label of shape \(4, 3\) does not fit data of shape"):
+        run_op("SVMOutput", x, x)
+    net = sym.SVMOutput(sym.Variable("x"), name="svm")
+    assert infer_shapes(net, {"x": (2, 4, 3)}).variables["svm_label"] == (2, 4)
+    label = labels(3, 4)
+    assert check_layout("SVMOutput", [x, label], [Split(0)] * 2, 4, (1, 3)) == [Split(0)]
+    with pytest.raises(MicroBatchError, match="works along axis 1, where the batch lies"):
+        check_layout("SVMOutput", [x, label], [Split(1), Split(0)], 1, (1,))

@@ -1,4 +1,4 @@
-"""BatchNorm and LayerNorm, against formulas written out in numpy."""
+"""BatchNorm, LayerNorm, InstanceNorm and GroupNorm, against formulas written out in numpy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from symgraph.core.params import Site
 from symgraph.core.reference import evaluate
 from symgraph.core.registry import Env, find, run
 from symgraph.frontend.infer import infer_dtypes, infer_shapes
-from symgraph.frontend.sym import BatchNorm, LayerNorm, Variable
+from symgraph.frontend.sym import BatchNorm, InstanceNorm, LayerNorm, Variable
 from symgraph.passes.gradients import gradients
 from symgraph.passes.testing import check_grads, check_op, op_graph, run_op, strip_origins
 from tests.symgraph.ops.layouts import WHOLE, Split, check_layout
@@ -192,3 +192,51 @@ def test_outputs_of_eval_batch_norm_may_alias_the_states():
         state[:] = new
     for array, old in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, old)
+
+
+# -- InstanceNorm and GroupNorm ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (3, 6, 2, 4)])
+@pytest.mark.parametrize(("op", "attrs", "groups"), [("InstanceNorm", {}, 6), ("GroupNorm", {}, 1)])
+@pytest.mark.parametrize("more", [{}, {"num_groups": 3}])
+def test_norms_of_each_sample(op, attrs, groups, more, shape):
+    """gamma and beta have one number for each group, as in MXNet 1.9.1."""
+    if more and op == "GroupNorm":
+        attrs, groups = more, 3
+    x, gamma, beta = normal(*shape), normal(groups), normal(groups)
+    rows = x.reshape(shape[0], groups, -1)
+    centred = rows - rows.mean(2, keepdims=True)
+    scaled = centred / np.sqrt(rows.var(2, keepdims=True) + 0.1)
+    want = scaled * gamma[:, None] + beta[:, None]
+    got = run_op(op, x, gamma, beta, eps=0.1, **attrs)
+    np.testing.assert_allclose(got, want.reshape(shape), rtol=1e-10)
+    check_op(op, x, gamma, beta, second=False, eps=0.1, **attrs)
+    batch = shape[0]
+    layouts = [Split(0), WHOLE, WHOLE]
+    found = check_layout(op, [x, gamma, beta], layouts, batch, (1, batch - 1), **attrs)
+    assert found == [Split(0)]
+
+
+def test_group_norms_say_what_does_not_fit():
+    with pytest.raises(ShapeError, match="num_groups=4 does not divide the 6 channels"):
+        op_graph("GroupNorm", [normal(2, 6, 3), normal(4), normal(4)], num_groups=4)
+    with pytest.raises(ShapeError, match=r"works on \(batch, channel, ...\) data of 3 axes"):
+        op_graph("InstanceNorm", [normal(2, 6), normal(6), normal(6)])
+    with pytest.raises(ShapeError, match=r"gamma of shape \(5,\) does not fit \(6,\)"):
+        op_graph("InstanceNorm", [normal(2, 6, 3), normal(5), normal(6)])
+    arrays = [normal(2, 6, 3), normal(6), normal(6)]
+    with pytest.raises(MicroBatchError, match="works along axis 2, where the batch lies"):
+        check_layout("InstanceNorm", arrays, [Split(2), WHOLE, WHOLE], 3, (1, 2))
+    net = InstanceNorm(Variable("x"), name="n")
+    assert infer_shapes(net, {"n_gamma": (6,), "x": (2, 0, 3)}).variables["x"] == (2, 6, 3)
+    assert net.list_outputs() == ["n_output"]
+
+
+@pytest.mark.parametrize("op", ["InstanceNorm", "GroupNorm"])
+def test_norms_of_each_sample_of_16_bit_floats(op):
+    vectors = [normal(6 if op == "InstanceNorm" else 1) for _ in "gb"]
+    arrays = [normal(2, 6, 3) * 100, *vectors]
+    got = run_op(op, *[a.astype("float16") for a in arrays])
+    assert got.dtype == "float16"
+    np.testing.assert_allclose(got, run_op(op, *arrays), atol=0.01)

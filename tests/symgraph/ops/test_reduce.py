@@ -19,7 +19,16 @@ def numpy_norm(x, axis, keepdims):
     return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
 
 
-REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "norm": numpy_norm}
+REDUCTIONS = {
+    "sum": np.sum,
+    "prod": np.prod,
+    "nansum": np.nansum,
+    "nanprod": np.nanprod,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "norm": numpy_norm,
+}
 AXES = [None, (), 0, -1, 1, (0, 2), (-1, 0), (0, 1, 2)]
 
 
@@ -39,7 +48,7 @@ def reduced(f, x, axis, keepdims, exclude=False):
 
 def test_every_operator_of_the_file_is_checked_here():
     here = {op.name for op in OPS.values() if op.compute.__module__.endswith(".reduce")}
-    assert here == {*REDUCTIONS, "argmax", "argmin"}
+    assert here == {*REDUCTIONS, "argmax", "argmin", "argmax_channel", "cumsum"}
     assert OPS["argmax"].grad is OPS["argmin"].grad is None
 
 
@@ -77,7 +86,7 @@ def test_defaults_reduce_everything(name, rng):
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_dtypes_are_kept(name, rng):
     for dtype in ("float16", "float32"):
-        x = rng.uniform(1, 2, (3, 50)).astype(dtype)
+        x = rng.uniform(1, 2, (3, 20)).astype(dtype)
         got = run_op(name, x, axis=1)
         assert got.dtype == dtype
         want = reduced(REDUCTIONS[name], x.astype("float64"), 1, False)
@@ -252,3 +261,57 @@ def test_sums_of_sums_over_the_batch(name, rng):
     x = [rng.standard_normal((3, 5))]
     assert check_layout(name, x, [PARTIAL], 4, (3, 1)) == [PARTIAL]
     assert check_layout(name, x, [PARTIAL], 4, (2, 2), axis=0) == [PARTIAL]
+
+
+# -- products, NaN, running sums ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attrs", [{"axis": 1}, {"axis": 0, "exclude": True}, {"axis": None}])
+def test_gradient_of_a_product_with_zeros(attrs):
+    """MXNet divides the product by each element, which makes NaN of a 0."""
+    x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0], [1.0, 2.0, 3.0]])
+    check_op("prod", x, second=False, **attrs)
+    check_op("prod", x[::2], second=False, **attrs)
+
+
+@pytest.mark.parametrize(("name", "neutral"), [("nansum", 0.0), ("nanprod", 1.0)])
+def test_what_is_not_a_number_counts_nothing(name, neutral):
+    x = np.array([[2.0, np.nan, 3.0], [np.nan] * 3])
+    plain = name.removeprefix("nan")
+    numbers = np.nan_to_num(x, nan=neutral)
+    for attrs in ({"axis": 1}, {}):
+        np.testing.assert_array_equal(run_op(name, x, **attrs), run_op(plain, numbers, **attrs))
+        graphs = [gradients(op_graph(op, [x], **attrs), ["x0"]) for op in (name, plain)]
+        head = np.ones(2 if attrs else 1)
+        ours, theirs = (
+            evaluate(both.graph, {"x0": value, both.heads[0]: head})[1]
+            for both, value in zip(graphs, (x, numbers), strict=True)
+        )
+        np.testing.assert_array_equal(ours, np.where(np.isnan(x), 0, theirs))
+
+
+def test_argmax_channel_works_along_axis_1(rng):
+    x = rng.standard_normal((2, 3, 4))
+    np.testing.assert_array_equal(run_op("argmax_channel", x), x.argmax(axis=1))
+    assert check_layout("argmax_channel", [x], [Split(2)], 4, (1, 3)) == [Split(1)]
+    with pytest.raises(MicroBatchError, match="reduces over the batch axis"):
+        check_layout("argmax_channel", [x], [Split(1)], 3, (1, 2))
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_cumsum(axis, rng):
+    x = rng.standard_normal((3, 4, 2))
+    np.testing.assert_array_equal(run_op("cumsum", x, axis=axis), np.cumsum(x, axis))
+    check_op("cumsum", x, axis=axis)
+    whole = run_op("cumsum", np.array([[100, 100]], "uint8"), axis=axis, dtype="int32")
+    assert (whole.dtype, whole.reshape(-1)[-1]) == ("int32", 200 if axis != 0 else 100)
+
+
+def test_cumsum_layouts(rng):
+    x = [rng.standard_normal((3, 4))]
+    assert check_layout("cumsum", x, [Split(0)], 3, (1, 2), axis=1) == [Split(0)]
+    assert check_layout("cumsum", x, [PARTIAL], 3, (1, 2), axis=0) == [PARTIAL]
+    with pytest.raises(MicroBatchError, match="works along axis 0, where the batch lies"):
+        check_layout("cumsum", x, [Split(0)], 3, (1, 2), axis=0)
+    with pytest.raises(MicroBatchError, match="adds up the elements of all samples"):
+        check_layout("cumsum", x, [Split(0)], 3, (1, 2))

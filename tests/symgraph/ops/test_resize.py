@@ -9,7 +9,7 @@ from symgraph.core.errors import MicroBatchError, ShapeError
 from symgraph.frontend.infer import infer_shapes
 from symgraph.frontend.sym import LRN, Pad, UpSampling, Variable
 from symgraph.passes.testing import check_op, op_graph, run_op
-from tests.symgraph.ops.layouts import PARTIAL, Split, check_layout
+from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout
 
 RNG = np.random.default_rng(14)
 X = RNG.standard_normal((2, 6, 4, 3))
@@ -35,13 +35,47 @@ def test_upsampling_has_mxnets_names_and_finds_shapes_backwards():
 @pytest.mark.parametrize(
     ("attrs", "message"),
     [
-        ({"sample_type": "bilinear"}, "sample_type='bilinear' is not offered; use Deconvolution"),
-        ({"scale": 0}, "takes one input and a scale of 1 or more, not 1 and 0"),
+        ({}, r"input of shape \(2, 6, 3, 3\) does not grow to \(8, 6\) by a whole factor"),
+        ({"sample_type": "bilinear"}, r"weight of shape .* does not fit \(6, 1, 4, 4\)"),
+        ({"sample_type": "bilinear", "scale": 1}, "scale=1 is too small"),
+        ({"scale": 0}, "scale=0 is too small: 1 or more for nearest, 2 or more for bilinear"),
     ],
 )
 def test_what_upsampling_does_not_do(attrs, message):
+    attrs = {"scale": 2, "sample_type": "nearest", "num_args": 2, **attrs}
     with pytest.raises(ShapeError, match=message):
-        op_graph("UpSampling", [X], **{"scale": 2, "sample_type": "nearest", **attrs})
+        op_graph("UpSampling", [X, np.zeros((2, 6, 3, 3))], **attrs)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("concat", 2), ("sum", 6)])
+def test_upsampling_of_several_inputs_grows_all_to_one_size(mode, channels):
+    other = RNG.standard_normal((2, channels, 8, 6))
+    attrs = {"scale": 4, "sample_type": "nearest", "multi_input_mode": mode, "num_args": 2}
+    got = run_op("UpSampling", X, other, **attrs)
+    grown = [x.repeat(s, axis=2).repeat(s, axis=3) for x, s in ((X, 4), (other, 2))]
+    np.testing.assert_array_equal(got, sum(grown) if mode == "sum" else np.concatenate(grown, 1))
+    check_op("UpSampling", X, other, **attrs)
+    for layout in (Split(0), PARTIAL):
+        found = check_layout("UpSampling", [X, other], [layout] * 2, 2, (1, 1), **attrs)
+        assert found == [layout]
+    with pytest.raises(MicroBatchError, match="joins values whose batch lies differently"):
+        check_layout("UpSampling", [X, other], [Split(0), WHOLE], 2, (1, 1), **attrs)
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_bilinear_upsampling_is_a_deconvolution(scale):
+    kernel, pad = 2 * scale - scale % 2, scale // 2
+    weight = RNG.standard_normal((6, 1, kernel, kernel))
+    attrs = {"scale": scale, "sample_type": "bilinear"}
+    got = run_op("UpSampling", X, weight, **attrs)
+    window = {"kernel": (kernel,) * 2, "stride": (scale,) * 2, "pad": (pad,) * 2}
+    same = run_op("Deconvolution", X, weight, num_filter=6, num_group=6, **window)
+    np.testing.assert_array_equal(got, same)
+    check_op("UpSampling", X, weight, **attrs)
+    found = check_layout("UpSampling", [X, weight], [Split(0), WHOLE], 2, (1, 1), **attrs)
+    assert found == [Split(0)]
+    net = UpSampling(Variable("x"), num_filter=6, name="up", **attrs)
+    assert net.list_arguments() == ["x", "up_weight"]
 
 
 WIDTHS = (0, 0, 1, 2, 3, 0, 2, 1)

@@ -13,7 +13,7 @@ from symgraph.core.registry import OPS, find
 from symgraph.passes.testing import check_op, run_op
 from tests.symgraph.ops.layouts import PARTIAL, WHOLE, Split, check_layout
 
-EVERY = {"slice_axis", "_pad_axis", "slice", "_slice_grad"}
+EVERY = {"slice_axis", "_pad_axis", "slice", "_slice_grad", "slice_like"}
 
 
 @pytest.fixture
@@ -200,3 +200,50 @@ def test_fixed_positions_of_the_batch_axis_are_refused(layout):
             check_layout(name, x, [layout], 6 // layout.outer, [6 // layout.outer], **attrs)
     with pytest.raises(MicroBatchError, match="_pad_axis 'op' pads the batch axis"):
         check_layout("_pad_axis", x, [Split(0)], 6, [6], axis=0, begin=0, size=8)
+
+
+# -- slice_like --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("like", "axes", "part"),
+    [
+        ((2, 5, 1), (), np.s_[:2, :, :1]),
+        ((9, 2), (1,), np.s_[:, :2]),
+        ((2, 9, 2), (0, -1), np.s_[:2, :, :2]),
+    ],
+)
+def test_slice_like(like, axes, part, rng):
+    x = rng.standard_normal((4, 5, 3))
+    np.testing.assert_array_equal(run_op("slice_like", x, numbers(*like), axes=axes), x[part])
+    check_op("slice_like", x, numbers(*like), axes=axes)
+    got = run_op("slice_like", x, numbers(*like).astype("int32"), axes=axes)
+    assert got.dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("like", "axes", "message"),
+    [
+        ((2, 5), (), r"shapes \(4, 5, 3\) and \(2, 5\) have other numbers of axes; give axes="),
+        ((2, 6, 3), (), r"is shorter than shape_like \(2, 6, 3\) along axis 1"),
+        ((2, 5), (2,), "axis 2 is out of range for 2 dimensions"),
+    ],
+)
+def test_slice_like_of_what_does_not_fit(like, axes, message):
+    with pytest.raises(ShapeError, match=message):
+        run_op("slice_like", numbers(4, 5, 3), numbers(*like), axes=axes)
+
+
+def test_slice_like_layouts():
+    x, like = numbers(4, 5), numbers(4, 2)
+    both = [Split(0), Split(0)]
+    assert check_layout("slice_like", [x, like], both, 4, (1, 3)) == [Split(0)]
+    assert check_layout("slice_like", [x, like], [PARTIAL, WHOLE], 4, (1, 3)) == [PARTIAL]
+    for layouts, message in (
+        ([Split(0), WHOLE], "cuts axis 0, where the batch lies"),
+        ([WHOLE, Split(0)], "cuts axis 0 to the number of samples"),
+    ):
+        with pytest.raises(MicroBatchError, match=message):
+            check_layout("slice_like", [x, like], layouts, 4, (1, 3))
+    cut = {"axes": (1,)}
+    assert check_layout("slice_like", [x, like], [Split(0), WHOLE], 4, (1, 3), **cut) == [Split(0)]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from symgraph.core.errors import DTypeError, GraphError, MicroBatchError
 from symgraph.core.params import Site
@@ -309,3 +310,21 @@ def test_layouts_of_cast_and_clip(rng):
     for name, attrs in (("Cast", {"dtype": "int32"}), ("clip", {"a_min": 0, "a_max": 1})):
         with pytest.raises(MicroBatchError, match="nonlinear"):
             check_layout(name, x, [PARTIAL], 4, (3, 1), **attrs)
+
+
+# -- special functions -------------------------------------------------------------------------
+
+SPECIAL = {"gamma": special.gamma, "gammaln": special.gammaln, "erfinv": special.erfinv}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions(name, dtype, rng):
+    x = rng.uniform(0.1, 0.9, (3, 4)).astype(dtype)
+    got = run_op(name, x)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, SPECIAL[name](x.astype("float64")), rtol=2e-3)
+    check_op(name, rng.uniform(0.1, 0.9, (3, 4)), second=name == "erfinv")
+    assert check_layout(name, [x], [Split(0)], 3, (1, 2)) == [Split(0)]
+    if name != "erfinv":
+        check_op(name, -x.astype("float64"), second=False)

@@ -99,7 +99,7 @@ class Walk:
         """Return the ONNX value of a part of the text."""
         number = self.number(part)
         if number is not None:
-            return self.call.const(number)
+            return self.call.const(number, "bool" if isinstance(part, ast.Compare) else None)
         if isinstance(part, ast.Name):
             return self.arrays[part.id]
         if isinstance(part, ast.Call):

@@ -13,7 +13,7 @@ from symgraph.core.graph import Node
 from symgraph.core.types import Array, Value
 from symgraph.frontend.name import Names
 from symgraph.frontend.symbol import Symbol
-from symgraph.interchange.onnx.writing import elementwise, layers, movement, reductions
+from symgraph.interchange.onnx.writing import elementwise, layers, movement, reductions, selection
 from symgraph.interchange.onnx.writing.call import Call, NotExportable, Table, Writer
 from symgraph.interchange.onnx.writing.lengths import Dim, Lengths, Multiple
 from symgraph.interchange.onnx.writing.nodes import OnnxGraph, OnnxNode, OnnxValue
@@ -24,6 +24,7 @@ CONVERTERS: Table = {
     **movement.CONVERTERS,
     **layers.CONVERTERS,
     **reductions.CONVERTERS,
+    **selection.CONVERTERS,
 }
 MISSING = "?"  # stands for a node that cannot be exported, until it is known whether it is read
 

@@ -27,13 +27,13 @@ def fully_connected(call: Call) -> str:
 
 def dot(call: Call) -> str:
     lhs, rhs = call.x
-    if call.attrs["transpose_a"] and call.rank == 2:
-        lhs = call.op("Transpose", lhs, perm=[1, 0])
-    rank = len(call.ins[1].shape)
-    if call.attrs["transpose_b"] and rank == 2:
-        rhs = call.op("Transpose", rhs, perm=[1, 0])
+    if call.attrs["transpose_a"] and call.rank > 1:
+        lhs = call.op("Transpose", lhs, perm=[*range(1, call.rank), 0])
+    rank, first = len(call.ins[1].shape), call.dims(1)[0]
+    if call.attrs["transpose_b"] and rank > 1:
+        rhs, first = call.op("Transpose", rhs, perm=[rank - 1, *range(rank - 1)]), call.dims(1)[-1]
     if rank > 2:
-        rhs = call.op("Reshape", rhs, call.ints(call.fixed(call.dims(1)[0]), -1))
+        rhs = call.op("Reshape", rhs, call.ints(call.fixed(first), -1))
     product = call.op("MatMul", lhs, rhs)
     scalar = call.rank == rank == 1
     return call.reshape(product, call.out_dims()) if scalar or rank > 2 else product
@@ -111,6 +111,10 @@ def layer_norm(call: Call) -> str:
     last = call.moved(x, call.rank, axis, call.rank - 1)
     y = call.op("LayerNormalization", last, *vectors, axis=-1, epsilon=call.attrs["eps"])
     return call.moved(y, call.rank, call.rank - 1, axis)
+
+
+def instance_norm(call: Call) -> str:
+    return call.op("InstanceNormalization", *call.x, epsilon=call.attrs["eps"])
 
 
 def l2_normalization(call: Call) -> str:
@@ -239,6 +243,7 @@ CONVERTERS: Table = {
     "_moving_average": lambda call: call.op("Identity", call.x[1]),
     "_moments": moments,
     "LayerNorm": layer_norm,
+    "InstanceNorm": instance_norm,
     "L2Normalization": l2_normalization,
     "LRN": lrn,
     "Embedding": embedding,

@@ -18,7 +18,7 @@ from symgraph.ops.broadcasts import padded
 from symgraph.ops.crop import begins
 from symgraph.ops.movement import squeezed, swap_order, transpose_order
 from symgraph.ops.resize import pairs
-from symgraph.ops.slices import parts
+from symgraph.ops.slices import like_axes, parts
 
 # -- shapes and axes -------------------------------------------------------------------------------
 
@@ -180,7 +180,14 @@ def pad_axis(call: Call) -> str:
     return call.op("Pad", call.x[0], call.ints(*widths), call.const(0))
 
 
+def slice_like(call: Call) -> str:
+    axes = like_axes(call.attrs, call.rank)
+    return sliced(call, call.x[0], {a: slice(call.fixed(call.dims(1)[a])) for a in axes})
+
+
 def upsampled(call: Call) -> str:
+    if len(call.x) > 1:
+        call.refuse("only UpSampling of one input is offered")
     scale = float(call.attrs["scale"])
     scales = call.const([1, 1, scale, scale], "float32")
     how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
@@ -248,6 +255,7 @@ CONVERTERS: Table = {
     "Pad": pad,
     "_pad_axis": pad_axis,
     "UpSampling": upsampled,
+    "slice_like": slice_like,
     "_zeros": filled(0),
     "_ones": filled(1),
     "_full": filled(None),

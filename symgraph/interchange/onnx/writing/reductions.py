@@ -35,6 +35,29 @@ def reduction(op: str) -> Converter:
     return convert
 
 
+def without_nan(op: str, neutral: float) -> Converter:
+    """Return the converter of a reduction of what is not NaN."""
+
+    def convert(call: Call) -> str:
+        nan = call.op("IsNaN", call.x[0])
+        x = call.op("Where", nan, call.const(neutral), call.x[0])
+        return reduced(call, op, x)
+
+    return convert
+
+
+def argmax_channel(call: Call) -> str:
+    at = call.op("ArgMax", call.x[0], axis=1, keepdims=0)
+    return call.cast(at, "int64", call.dtype)
+
+
+def cumsum(call: Call) -> str:
+    x, axis = call.x[0], call.attrs["axis"]
+    if axis is None:
+        x, axis = call.op("Reshape", x, call.ints(-1)), 0
+    return call.op("CumSum", call.cast(x, call.dtype, call.out.dtype), call.const(axis, "int64"))
+
+
 def mean(call: Call) -> str:
     if not call.attrs["count"]:
         return reduction("ReduceMean")(call)  # type: ignore[return-value]
@@ -276,6 +299,11 @@ UNIFORM = drawn("RandomUniformLike", low="low", high="high")
 NORMAL = drawn("RandomNormalLike", mean="loc", scale="scale")
 CONVERTERS: Table = {
     "sum": reduction("ReduceSum"),
+    "prod": reduction("ReduceProd"),
+    "nansum": without_nan("ReduceSum", 0),
+    "nanprod": without_nan("ReduceProd", 1),
+    "argmax_channel": argmax_channel,
+    "cumsum": cumsum,
     "mean": mean,
     "max": reduction("ReduceMax"),
     "min": reduction("ReduceMin"),
@@ -291,6 +319,7 @@ CONVERTERS: Table = {
     "MAERegressionOutput": identity,
     "LogisticRegressionOutput": lambda call: call.op("Sigmoid", call.x[0]),
     "MakeLoss": identity,
+    "SVMOutput": identity,
     "softmax_cross_entropy": cross_entropy,
     "_nll": nll,
     "Pooling": pooling,

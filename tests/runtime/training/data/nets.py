@@ -9,6 +9,9 @@ from symgraph import Feed, Model, TensorType
 
 HEADS = {
     "softmax": lambda x, y: sg.sym.SoftmaxOutput(x, y, normalization="batch", name="head"),
+    "soft": lambda x, y: sg.sym.SoftmaxOutput(x, y, grad_scale=0.1, name="head"),
+    "svm": lambda x, y: sg.sym.SVMOutput(x, y, regularization_coefficient=0.1, name="head"),
+    "svm_linear": lambda x, y: sg.sym.SVMOutput(x, y, margin=0.5, use_linear=True, name="head"),
     "linear": lambda x, y: sg.sym.LinearRegressionOutput(x, y, name="head"),
     "mae": lambda x, y: sg.sym.MAERegressionOutput(x, y, name="head"),
     "logistic": lambda x, y: sg.sym.LogisticRegressionOutput(x, y, name="head"),
@@ -17,6 +20,8 @@ HEADS = {
         sg.sym.sum(sg.sym.square(x - y)), grad_scale=0.01, name="head"
     ),
 }
+
+BY_CLASS = ("softmax", "svm", "svm_linear")  # of which a label names a class
 
 
 def build(batch_size: int, head: str = "softmax", columns: int = 6) -> Model:
@@ -27,7 +32,7 @@ def build(batch_size: int, head: str = "softmax", columns: int = 6) -> Model:
         x = sg.sym.Activation(x, act_type="tanh", name="act")
     with sg.AttrScope(ctx_group="b"):
         x = HEADS[head](sg.sym.FullyConnected(x, num_hidden=3, name="fc2"), label)
-    shape = (batch_size,) if head == "softmax" else (batch_size, 3)
+    shape = (batch_size,) if head in BY_CLASS else (batch_size, 3)
     return Model(
         x,
         {
@@ -41,7 +46,7 @@ def samples(count: int, head: str = "softmax", seed: int = 0) -> dict[str, np.nd
     """Arrays that fit the network."""
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((count, 6)).astype("float32")
-    label = data[:, :3].argmax(1) if head == "softmax" else data[:, :3] > 0
+    label = data[:, :3].argmax(1) if head in BY_CLASS else data[:, :3] > 0
     return {"data": data, "label": label.astype("float32")}
 
 
