@@ -45,9 +45,10 @@ class ArrayPlacement:
 
     def of(self, name: str) -> Device:
         """Return the device of a variable's array."""
-        return HOST if name in self._split else device(self._context(name))
+        return HOST if name in self._split else device(self.context(name))
 
-    def _context(self, name: str) -> Context:
+    def context(self, name: str) -> Context:
+        """Return the device that a variable is placed on."""
         if name not in self._unsplit:
             return self._default
         return self._plan.device_of(name)
@@ -76,7 +77,7 @@ class ArrayPlacement:
             if not target.holds(array):
                 actual: Any = array.device
                 lies = f"on GPU {actual.id}" if is_on_gpu(array) else "on the host"
-                wanted = "the host" if target.is_host else str(self._context(name))
+                wanted = "the host" if target.is_host else str(self.context(name))
                 raise GraphError(
                     f"{what}: the array of {name!r} lies {lies}, but its variable is on {wanted}, "
                     "and arrays are used and not copied: create it there, or let simple_bind make "

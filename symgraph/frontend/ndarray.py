@@ -160,9 +160,16 @@ def on_context(values: Any, context: Context | None) -> NDArray:
     return array
 
 
-def viewed(array: Array) -> Array:
-    """Return a numpy array as an NDArray on the same memory; an array of CuPy as it is."""
-    return array.view(NDArray) if type(array) is np.ndarray else array
+def viewed(array: Array, context: Context | None = None) -> Array:
+    """Return a numpy array as an NDArray on the same memory; an array of CuPy as it is.
+
+    The context is the device that the array is made for; None: that of an NDArray, or cpu(0).
+    """
+    if not isinstance(array, np.ndarray) or (context is None and isinstance(array, NDArray)):
+        return array
+    made = array.view(NDArray)
+    made._context = made._context if context is None else context
+    return made
 
 
 def array(source: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:

@@ -15,7 +15,13 @@ from partitioner.placement.group2ctx import Groups
 from runtime.backends.device.arrays import fill, is_on_gpu
 from runtime.frontends.mxnet.arguments import GradReq, arrays_by_name, grad_requests, host_array
 from runtime.frontends.mxnet.bound_network import BindRequest, BoundNetwork, PlannedNetwork
-from runtime.frontends.mxnet.internals_watch import Active, Callback, InternalsWatch, always
+from runtime.frontends.mxnet.internals_watch import (
+    Active,
+    Callback,
+    InternalsWatch,
+    always,
+    gradient_names,
+)
 from runtime.frontends.mxnet.parameter_store import ParameterStore
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
@@ -23,7 +29,7 @@ from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, current_context, require_context
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.types import Array, TensorType, is_float
-from symgraph.frontend.ndarray import viewed
+from symgraph.frontend.ndarray import NDArray, viewed
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.precision import FLOAT32
 
@@ -73,10 +79,10 @@ class Executor:
     ) -> None:
         """Start the threads; arrays: used and not copied."""
         self.symbol = network.symbol
-        self.arg_dict, self.aux_dict = _viewed(args), _viewed(aux)
-        self.grad_dict = Gradients(_viewed(grads), args)
-        self.grad_req = dict(network.request.requests)
         self._placement = network.placement
+        self.arg_dict, self.aux_dict = self._viewed(args), self._viewed(aux)
+        self.grad_dict = Gradients(self._viewed(grads), args)
+        self.grad_req = dict(network.request.requests)
         ranks = len(network.training.devices)
         self._store = ParameterStore(ThreadCluster(ranks), trains=False)
         self._store.use(_plain(args | aux), _plain(grads))
@@ -136,6 +142,12 @@ class Executor:
         if value.shape != table[name].shape:
             raise GraphError(f"{what}: {name!r} has shape {value.shape}, not {table[name].shape}")
         fill(self._placement.of(name), table[name], value)
+
+    def _viewed(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The arrays as `nd.NDArray`s; those that are already stay the same objects."""
+        given = {name: isinstance(array, NDArray) for name, array in arrays.items()}
+        context = self._placement.context
+        return {n: a if given[n] else viewed(a, context(n)) for n, a in arrays.items()}
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -237,8 +249,10 @@ class Executor:
         self._store.watch = InternalsWatch(callback, active, inputs=monitor_all)
 
     def named_arrays(self) -> list[tuple[str, Array]]:
-        """The arguments and auxiliary states, by name, for monitors."""
-        return [*self.arg_dict.items(), *self.aux_dict.items()]
+        """The arguments, auxiliary states and gradients, by name, for monitors."""
+        names = gradient_names(self.symbol)
+        gradients = [(names.get(n, f"{n}_backward"), a) for n, a in self.grad_dict.items()]
+        return [*self.arg_dict.items(), *self.aux_dict.items(), *gradients]
 
     def debug_str(self) -> str:
         """The placement and communication table, then every node with its stage."""
@@ -372,10 +386,6 @@ def _network(
         dtypes={name: dtype for name, (_, dtype) in types.items()},
     )
     return PlannedNetwork(symbol, request, options)
-
-
-def _viewed(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: viewed(array) for name, array in arrays.items()}
 
 
 def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:

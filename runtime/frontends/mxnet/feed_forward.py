@@ -15,7 +15,7 @@ from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError, RunError, ShapeError
 from symgraph.core.types import Array
 from symgraph.frontend.init import AnyInitializer, Uniform
-from symgraph.frontend.io import DataBatch, DataDesc, DataIter, NDArrayIter, describe
+from symgraph.frontend.io import DataIter, NDArrayIter, ResizeIter, describe
 from symgraph.frontend.monitor import Monitor
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
@@ -98,7 +98,7 @@ class FeedForward:
         size = self.epoch_size
         with self._module(train, logger or logging) as module:
             module.fit(
-                train if size is None else _Resized(train, size),
+                train if size is None else ResizeIter(train, size, reset_internal=False),
                 eval_data,
                 eval_metric,
                 epoch_end_callback,
@@ -262,32 +262,3 @@ class FeedForward:
         if self.arg_params is None:
             raise RunError("the model has no parameters yet: call fit, or give arg_params")
         return dict(self.arg_params), dict(self.aux_params or {})
-
-
-class _Resized(DataIter):
-    """An iterator whose epochs have a number of batches, wherever those of its data end."""
-
-    def __init__(self, data: DataIter, size: int) -> None:
-        super().__init__(data.batch_size)
-        self._data, self._size, self._left = data, size, size
-
-    @property
-    def provide_data(self) -> list[DataDesc]:
-        return self._data.provide_data
-
-    @property
-    def provide_label(self) -> list[DataDesc]:
-        return self._data.provide_label
-
-    def reset(self) -> None:
-        self._left = self._size
-
-    def next(self) -> DataBatch:
-        if self._left <= 0:
-            raise StopIteration
-        self._left -= 1
-        try:
-            return self._data.next()
-        except StopIteration:
-            self._data.reset()
-            return self._data.next()

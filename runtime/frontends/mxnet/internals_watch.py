@@ -21,6 +21,7 @@ from runtime.transports import ThreadCluster
 from symgraph.core.types import Array
 from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.symbol import Symbol
+from symgraph.frontend.symnode import walk
 
 Callback = Callable[[str, Array], None]
 Active = Callable[[], bool]
@@ -39,11 +40,17 @@ class InternalsWatch(Watch):
         self._callback, self._active, self._inputs = callback, active, inputs
         self._last: tuple[BoundNetwork, BoundNetwork] | None = None
 
+    @property
+    def active(self) -> bool:
+        """See Watch."""
+        return self._active()
+
     def look(
         self, network: Any, feeds: Mapping[str, Array], train: bool, key: tuple[int, int]
     ) -> None:
         """See Watch."""
-        if not self._active():
+        self.fed = dict(feeds)
+        if not self.active:
             return
         internals = self._internals(network)
         arrays = internals.store.arrays
@@ -87,3 +94,16 @@ def _internals_of(network: BoundNetwork) -> BoundNetwork:
         {n: np.zeros(known[n].shape, known[n].dtype.name) for n in planned.training.parameters}, {}
     )
     return BoundNetwork(planned, store)
+
+
+def gradient_names(symbol: Symbol) -> dict[str, str]:
+    """Argument -> the name of its gradient in MXNet's monitors, `<node>_backward_<input>`.
+
+    The node is the first one that reads it.
+    """
+    names: dict[str, str] = {}
+    for node in walk(symbol.entries):
+        for entry, arg in zip(node.inputs, node.input_names, strict=True):
+            if entry.node.op is None:
+                names.setdefault(entry.node.name, f"{node.name}_backward_{arg}")
+    return names

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,14 @@ class DeviceCopy(NamedTuple):
 
 class Watch:
     """Sees every pass before it runs; this one ignores them."""
+
+    #: What the last pass was fed, for those who look.
+    fed: Mapping[str, Array] = MappingProxyType({})
+
+    @property
+    def active(self) -> bool:
+        """Whether it looks at the next pass."""
+        return False
 
     def look(
         self, network: Any, feeds: Mapping[str, Array], train: bool, key: tuple[int, int]

@@ -19,7 +19,13 @@ from runtime.frontends.mxnet.base_module import (
     per_context,
 )
 from runtime.frontends.mxnet.bound_network import BoundNetwork
-from runtime.frontends.mxnet.internals_watch import Active, Callback, InternalsWatch, always
+from runtime.frontends.mxnet.internals_watch import (
+    Active,
+    Callback,
+    InternalsWatch,
+    always,
+    gradient_names,
+)
 from runtime.frontends.mxnet.module_binding import BindMode, ModuleBinding, ModuleSymbol
 from runtime.frontends.mxnet.parameter_store import FirstValues, ParameterStore
 from runtime.planning.options import Options
@@ -325,6 +331,9 @@ class StoreModule(BaseModule):
 
     def train_batch(self, data_batch: Any) -> None:
         """Run forward, backward and update as one pipelined step."""
+        if self.binded and self._store.watch.active:  # a whole step keeps no gradients to show
+            super().train_batch(data_batch)
+            return
         feeds = self._turn_to(as_batch(data_batch))
         self._last.train(feeds)
 
@@ -338,12 +347,12 @@ class StoreModule(BaseModule):
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
         """The outputs of the last batch; without merging, each in a list of its own."""
-        return per_context([viewed(a) for a in self._last.outputs()], merge_multi_context)
+        return per_context([*map(viewed, self._last.outputs())], merge_multi_context)
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """The gradients of the inputs, in the order of data_names; merging: as `get_outputs`."""
         found = self._last.gradients_of(self.data_names)
-        return per_context([viewed(a) for a in found], merge_multi_context)
+        return per_context([*map(viewed, found)], merge_multi_context)
 
     def get_states(self, merge_multi_context: bool = True) -> list[Any]:
         """The values of `state_names`; merging: as `get_outputs`."""
@@ -390,8 +399,14 @@ class StoreModule(BaseModule):
         self._store.watch = InternalsWatch(callback, active, inputs=monitor_all)
 
     def named_arrays(self) -> list[tuple[str, Array]]:
-        """Parameters and auxiliary states, by name, for monitors."""
-        return [pair for table in self.get_params() for pair in table.items()]
+        """The last inputs, parameters, states and gradients, by name, for monitors."""
+        tables = (as_ndarrays(self._store.watch.fed), *self.get_params())
+        names = gradient_names(self._current_names.symbol)
+        gradients = [
+            (names.get(name, f"{name}_backward"), viewed(on_host(array)))
+            for name, array in self._store.grads.items()
+        ]
+        return [*(pair for table in tables for pair in table.items()), *gradients]
 
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
         """Tell where the samples of the last batch lie.

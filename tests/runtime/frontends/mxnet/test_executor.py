@@ -699,3 +699,12 @@ def test_a_closed_executor_cannot_run():
     executor.close()
     with pytest.raises(RunError, match="closed"):
         executor.forward()
+
+
+def test_arrays_say_which_device_they_are_on():
+    with AttrScope(ctx_group="a"):
+        net = sym.FullyConnected(sym.Variable("x"), num_hidden=2, name="fc")
+    groups = {"a": cpu(1)}
+    with simple_bind(sym.square(net), cpu(2), group2ctx=groups, x=(1, 2)) as executor:
+        assert executor.arg_dict["fc_weight"].context == cpu(1)
+        assert executor.grad_dict["fc_bias"].context == cpu(1)

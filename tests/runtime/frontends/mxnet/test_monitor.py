@@ -70,12 +70,13 @@ def test_fit_with_a_monitor_learns_the_same(settings, caplog):
             learnt.append({n: a.tobytes() for n, a in module.get_params()[0].items()})
     assert learnt[0] == learnt[1]
     shown = re.findall(r"Batch: +(\d+) +(\w+) ", caplog.text)
-    names = ["fc2_bias", "fc2_output", "fc2_weight"] + ([] if settings else ["norm_moving_mean"])
+    names = ["fc2_backward_bias", "fc2_backward_weight", "fc2_bias", "fc2_output", "fc2_weight"]
+    names += [] if settings else ["norm_moving_mean"]
     assert shown == [(batch, name) for batch in ("1", "3") for name in names]
 
 
 def test_a_statistic_may_be_an_array_or_a_list():
-    monitor = mx.mon.Monitor(1, lambda x: [x.min(), mx.nd.sum(x)], pattern="y")
+    monitor = mx.mon.Monitor(1, lambda x: [x.min(), mx.nd.sum(x)], pattern="y_out")
     with mx.sym.identity(mx.sym.Variable("x"), name="y").simple_bind(x=(3,)) as executor:
         monitor.install(executor)
         monitor.tic()
@@ -85,3 +86,29 @@ def test_a_statistic_may_be_an_array_or_a_list():
         executor.forward()  # it does not look
         monitor.tic()
         assert monitor.toc() == []
+
+
+def test_inputs_and_gradients_are_shown_under_mxnets_names():
+    """After the batch: a parameter's gradient has the name of the node that reads it first."""
+    seen = {}
+    monitor = mx.mon.Monitor(1, lambda x: x.copy(), pattern="data|.*backward")
+    it = batches()
+    with mx.mod.Module(network(), seed=3) as module:
+        module.bind(it.provide_data, it.provide_label)
+        module.init_params()
+        module.install_monitor(monitor)
+        monitor.tic()
+        batch = it.next()
+        module.forward_backward(batch)
+        seen = {name: text for _, name, text in monitor.toc()}
+        assert {*seen} == {"data"} | {
+            f"{node}_backward_{arg}"
+            for node, args in {
+                "fc1": "weight bias",
+                "fc2": "weight bias",
+                "norm": "gamma beta",
+            }.items()
+            for arg in args.split()
+        }
+        assert seen["data"].strip() == str(batch.data[0])
+        assert seen["fc2_backward_bias"].strip() == str(module.grad_dict["fc2_bias"])
