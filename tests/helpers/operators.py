@@ -26,7 +26,7 @@ from tests.helpers.networks import GROUPS
 from tests.helpers.pipelines import Case
 
 BATCH, PART = 5, 2  # samples of the batch and of a micro-batch
-DEALT = 12  # operators that each network is dealt
+DEALT = 13  # operators that each network is dealt
 LARGEST = 8.0  # magnitude of a value that others are computed from
 SHAPES = {2: (BATCH, 4), 3: (BATCH, 3, 4), 4: (BATCH, 2, 4, 4)}  # of fed data, by rank
 
@@ -216,7 +216,7 @@ INTO_DOMAIN: dict[str, Callable[[Symbol], Symbol]] = {
     "arccosh": lambda x: _positive(x) + 1.0,
     "broadcast_like": lambda x: sym.mean(x, axis=1, keepdims=True),
     "where": lambda x: x * (x > 0.1),
-    "SequenceReverse": lambda x: sym.SwapAxis(x, dim1=0, dim2=1),
+    **dict.fromkeys(["SequenceReverse", "CTCLoss"], lambda x: sym.SwapAxis(x, dim1=0, dim2=1)),
     "_lstm_gates": lambda x: sym.FullyConnected(x, num_hidden=12),
     "_gru_gates": lambda x: sym.FullyConnected(x, num_hidden=9),
 }
@@ -269,6 +269,24 @@ SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
     "scatter_nd": (
         "2",
         lambda m, s: {"indices": sym.transpose(m.ids((BATCH, 1), 3)), "shape": (3, *s[1:])},
+    ),
+    "CTCLoss": ("3", lambda m, s: {"label": m.ids((BATCH, 1), s[2])}),
+    "GridGenerator": (
+        "",
+        lambda m, s: {
+            "data": m.data((BATCH, 6)),
+            "transform_type": "affine",
+            "target_shape": (2, 3),
+        },
+    ),
+    "SpatialTransformer": (
+        "4",
+        lambda m, s: {
+            "loc": m.like((BATCH, 6)),
+            "target_shape": (2, 3),
+            "transform_type": "affine",
+            "sampler_type": "bilinear",
+        },
     ),
     "batch_take": ("2", lambda m, s: {"indices": m.ids(s[:1], s[-1])}),
     "slice_like": ("3", lambda m, s: {"shape_like": m.parameter((1, 2, 2)), "axes": (1, 2)}),
