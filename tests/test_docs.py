@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from symgraph.__main__ import main as symgraph
 from symgraph.run import main
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +62,20 @@ def test_the_command_that_explains_a_placement_prints_what_the_page_shows(capsys
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_the_commands_of_the_quickstart_run_as_printed(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^symgraph (.*)$", page, re.MULTILINE)
+    assert [words.split()[0] for words in commands] == [
+        *("new", "train", "plan", "plan", "profile", "search", "train")
+    ]
+    for words in commands:
+        assert symgraph(shlex.split(words)) == 0, words
+    assert "accuracy" in capsys.readouterr().out
+    assert (tmp_path / "runs/demo/index.html").is_file()
+
+
 def test_the_files_commands_and_program_of_predict_run(tmp_path):
     """The page's files in an empty folder, then its first commands, then its program."""
     text = (ROOT / "docs" / "predict.md").read_text()
