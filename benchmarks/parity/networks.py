@@ -10,7 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from benchmarks.parity import operators
+from benchmarks.parity import extensions, operators
 
 LSTMState = namedtuple("LSTMState", ["c", "h"])
 LSTMParam = namedtuple("LSTMParam", ["i2h_weight", "i2h_bias", "h2h_weight", "h2h_bias"])
@@ -345,5 +345,29 @@ NETWORKS: dict[str, Network] = {
     "svm": Network(
         operators.svm, {"x": (5, 4), "squared_label": (5,)}, {"squared_label": 4, "hinge_label": 4}
     ),
+    "ctc": Network(
+        extensions.ctc,
+        {"data": (6, 4, 5), "label": (4, 3), "length": (4,)},
+        {"label": 5, "length": 6},
+    ),
+    "loop": Network(extensions.loop, {"x": (STEPS, BATCH, EMBED), "begin": (BATCH, HIDDEN)}),
+    "matrices": Network(extensions.matrices, {"a": (2, 3, 3), "b": (2, 3, 4), "c": (2, 3, 4)}),
+    "places": Network(
+        extensions.places,
+        {
+            **{"x": (2, 3, 6, 7), "y": (2, 3, 6, 7), "theta": (2, 6), "flow": (2, 2, 6, 7)},
+            **{"image": (5, 1), "corners": (5, 4)},
+        },
+        {"image": 2, "corners": 10},
+    ),
+    "detector": Network(
+        extensions.detector,
+        {
+            **{"x": (1, 1, 3, 4), "low": (2, 3, 2), "size": (2, 3, 2), "classes": (2, 3, 1)},
+            **{"scores": (2, 36, 4), "shift": (2, 144)},
+        },
+        {"classes": 3, "low": 5, "size": 3},  # MXNet does not set the gradient of labels
+    ),
+    "custom": Network(extensions.custom, {"x": (BATCH, 4), "y": (2, 2)}),
     "inception_bn": Network(inception_bn, {"data": (BATCH, 3, 32, 32)}, CLASSES),
 }

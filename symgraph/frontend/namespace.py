@@ -33,7 +33,7 @@ def operator(name: str, shown: str | None = None) -> Callable[..., Symbol]:
     ) -> Symbol:
         return Symbol(call(op.name, hint, args, kwargs, name, attr))
 
-    hint = HINTS.get(name, name)
+    hint = shown or HINTS.get(name, name)
     parameters = [
         f"    {key}: {p.kind}" + ("" if p.default is REQUIRED else f" = {p.default!r}")
         for key, p in op.params.items()

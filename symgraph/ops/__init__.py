@@ -5,6 +5,7 @@ Start reading: softmax.py; formulas.py has the element-wise operators.
 """
 
 from symgraph.ops import batch_dot as batch_dot
+from symgraph.ops import boxes as boxes
 from symgraph.ops import broadcasts as broadcasts
 from symgraph.ops import choice as choice
 from symgraph.ops import constants as constants
@@ -33,6 +34,7 @@ from symgraph.ops import ordering as ordering
 from symgraph.ops import pool as pool
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce
+from symgraph.ops import regions as regions
 from symgraph.ops import resize as resize
 from symgraph.ops import sequence as sequence
 from symgraph.ops import sharded as sharded

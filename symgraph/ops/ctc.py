@@ -161,7 +161,7 @@ def ctc_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts
 register(
     name="CTCLoss",
     inputs=ctc_inputs,
-    outputs=("output", "paths"),
+    outputs=("output0", "paths"),  # as MXNet, which has no name for it
     visible=1,
     shape=ctc_shape,
     compute=ctc,
