@@ -512,6 +512,23 @@ def RNN(
     and, with state_outputs=True, the last states. Dropout of probability p is between
     layers. In a graph, the nodes of cells stand in its place. MXNet RNN."""
 
+def ROIPooling(
+    data: Symbol | None = None,
+    rois: Symbol | None = None,
+    *,
+    pooled_size: int | Sequence[int],
+    spatial_scale: float,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""The maxima of pooled_size (rows, columns) parts of regions: (R, C, *pooled_size). data
+    (N, C, H, W); rois (R, 5): the number of an image and the corners x1, y1, x2, y2, which
+    are multiplied by spatial_scale and rounded, and belong to the region. A part outside the
+    image is 0. An image's number out of range raises IndexError (Girshick 2015). MXNet
+    ROIPooling."""
+
 def Reshape(
     data: Symbol | None = None,
     shape: int | Sequence[int] | None = None,
@@ -2751,6 +2768,71 @@ class _contrib:
         and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
         CTCLoss."""
     @staticmethod
+    def MultiBoxDetection(
+        cls_prob: Symbol | None = None,
+        loc_pred: Symbol | None = None,
+        anchor: Symbol | None = None,
+        clip: bool = True,
+        threshold: float = 0.01,
+        background_id: Any = 0,
+        nms_threshold: float = 0.5,
+        force_suppress: bool = False,
+        variances: float | Sequence[float] = (0.1, 0.1, 0.2, 0.2),
+        nms_topk: int = -1,
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
+    ) -> Symbol:
+        r"""Boxes found, best first: (B, A, 6) of class, score and corners. The class is -1 for those
+        that overlap a better one of their class (with force_suppress: any better one) by
+        nms_threshold, for all but the nms_topk best, and behind the last one. cls_prob (B, C, A)
+        with the background as class 0, loc_pred (B, 4 A), anchor (1, A, 4). There is no
+        gradient. MXNet _contrib_MultiBoxDetection."""
+    @staticmethod
+    def MultiBoxPrior(
+        data: Symbol | None = None,
+        sizes: float | Sequence[float] = (1.0,),
+        ratios: float | Sequence[float] = (1.0,),
+        clip: bool = False,
+        steps: float | Sequence[float] = (-1.0, -1.0),
+        offsets: float | Sequence[float] = (0.5, 0.5),
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+    ) -> Symbol:
+        r"""Anchor boxes around each pixel of data (N, C, H, W): (1, H * W * (sizes + ratios - 1),
+        4). At each pixel, boxes of all sizes with the first ratio of width to height, then of
+        the first size with the other ratios. steps: distances of pixels down and across (-1: 1 /
+        H and 1 / W); offsets: of the middles in a pixel; clip: cut at the image's border. MXNet
+        _contrib_MultiBoxPrior."""
+    @staticmethod
+    def MultiBoxTarget(
+        anchor: Symbol | None = None,
+        label: Symbol | None = None,
+        cls_pred: Symbol | None = None,
+        overlap_threshold: float = 0.5,
+        ignore_label: float = -1.0,
+        negative_mining_ratio: float = -1.0,
+        negative_mining_thresh: float = 0.5,
+        minimum_negative_samples: Any = None,
+        variances: float | Sequence[float] = (0.1, 0.1, 0.2, 0.2),
+        *,
+        name: str | None = None,
+        attr: Mapping[str, str] | None = None,
+        lr_mult: float | None = None,
+        wd_mult: float | None = None,
+    ) -> Symbol:
+        r"""What to train for, by anchor (1, A, 4): places of boxes (B, 4 A), a mask that is 1 for
+        anchors with a box (B, 4 A), and classes, 0 for the background (B, A). label (B, L, 5 or
+        more): class and corners of boxes, -1 behind the last one; cls_pred (B, C, A). Each box
+        gets its best anchor, and every anchor that overlaps more than overlap_threshold its best
+        box. With negative_mining_ratio, so many anchors for each positive one are background, of
+        those below negative_mining_thresh the hardest; the others, and all of a sample without
+        boxes, have the class ignore_label. There is no gradient. MXNet _contrib_MultiBoxTarget,
+        which does not use minimum_negative_samples on CPUs."""
+    @staticmethod
     def ctc_loss(
         data: Symbol | None = None,
         label: Symbol | None = None,
@@ -2978,6 +3060,9 @@ _bilinear_sampler_grad: Callable[..., Symbol]
 _broadcast_axes: Callable[..., Symbol]
 _broadcast_rows: Callable[..., Symbol]
 _contrib_CTCLoss: Callable[..., Symbol]
+_contrib_MultiBoxDetection: Callable[..., Symbol]
+_contrib_MultiBoxPrior: Callable[..., Symbol]
+_contrib_MultiBoxTarget: Callable[..., Symbol]
 _contrib_ctc_loss: Callable[..., Symbol]
 _conv_grad_data: Callable[..., Symbol]
 _conv_grad_weight: Callable[..., Symbol]
@@ -3087,6 +3172,7 @@ _regression_grad: Callable[..., Symbol]
 _relu_grad: Callable[..., Symbol]
 _rminus_scalar: Callable[..., Symbol]
 _rmod_scalar: Callable[..., Symbol]
+_roi_pooling_grad: Callable[..., Symbol]
 _rpower_scalar: Callable[..., Symbol]
 _sample_exponential: Callable[..., Symbol]
 _sample_gamma: Callable[..., Symbol]
