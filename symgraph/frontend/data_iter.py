@@ -94,7 +94,7 @@ class DataBatch:
                 kind = type(arrays).__name__
                 raise TypeError(f"{what} of a batch must be a list of arrays, not {kind}")
         # MXNet's defaults are None, and scripts pass it.
-        self.label, self.pad = self.label or (), self.pad or 0
+        self.label, self.pad = list(self.label or ()), self.pad or 0
         self.provide_data, self.provide_label = self.provide_data or (), self.provide_label or ()
 
     @property

@@ -143,7 +143,7 @@ class EvalMetric:
 
 def pairs(names: Any, values: Any) -> list[tuple[str, float]]:
     """Return what `get` does as a list of (name, value)."""
-    if not isinstance(names, list):
+    if not isinstance(names, list | tuple):
         names, values = [names], [values]
     return list(zip(names, values, strict=True))
 

@@ -30,34 +30,41 @@ GradReq = str | Sequence[str] | Mapping[str, str]
 
 
 def arrays_by_name(
-    what: str, values: Sequence[Any] | Mapping[str, Any], names: list[str], partial: bool = False
+    what: str,
+    values: Sequence[Any] | Mapping[str, Any],
+    names: list[str],
+    others: Collection[str] | None = None,
 ) -> dict[str, Array]:
     """Check arrays and return them by name, in the order of `names`.
 
     Args:
         what: The name of the argument that they are given as.
-        values: The arrays, by name or in order; None in a list is no array.
+        values: The arrays, by name or in order; None is no array. Scripts share a table
+            among networks, so others may be in it.
         names: The names.
-        partial: Whether some may be missing.
+        others: If some may be missing: the names that others may have.
     """
     if isinstance(values, Mapping):
-        arrays = dict(values)
+        arrays = {n: a for n, a in values.items() if a is not None}
     elif len(values) == len(names):
         arrays = {n: a for n, a in zip(names, values, strict=True) if a is not None}
     else:
         raise GraphError(f"bind: {len(values)} arrays in `{what}` for {len(names)} names")
-    for name in arrays:
-        if name not in names:
+    unknown = [n for n in arrays if n not in names]
+    for name in unknown:
+        if others is not None and name not in others:
             raise GraphError(f"bind: `{what}` has {name!r}; {nearest(name, names)}")
     missing = [n for n in names if n not in arrays]
-    if missing and not partial:
-        raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`")
+    if missing and others is None:
+        given = f", which has {', '.join(map(repr, unknown))} besides" if unknown else ""
+        raise GraphError(f"bind: key {missing[0]!r} is missing in `{what}`{given}")
+    arrays = {n: arrays[n] for n in names if n in arrays}
     for name, array in arrays.items():
         if not is_array(array) or array.dtype.name not in DTYPES:
             raise TypeError(f"bind: {name!r} in `{what}` is not a numpy array of a known dtype")
         if not array.size:
             raise GraphError(f"bind: {name!r} in `{what}` has no elements: {array.shape}")
-    return {n: arrays[n] for n in names if n in arrays}
+    return arrays
 
 
 def host_array(what: str, name: str, value: Any) -> Array:

@@ -339,7 +339,8 @@ def bind(
     Args:
         symbol: The network.
         ctx: The default device; None: the current context.
-        args: The arrays of arguments, by name or in the order of `list_arguments`.
+        args: The arrays of arguments, by name or in the order of `list_arguments`. By name, there
+            may be others among them.
         args_grad: The arrays of gradients, likewise; None for those that are not wanted.
         grad_req: null, write or add: for all arguments, for each in order, or by name.
         aux_states: The arrays of `list_auxiliary_states`, likewise.
@@ -347,8 +348,9 @@ def bind(
         precision: See `simple_bind`.
 
     Raises:
-        GraphError: An array is missing, has an unknown name, or does not lie on its variable's
-            device (on a GPU: an array of CuPy on that GPU). It is a ValueError.
+        GraphError: An array is missing, a gradient has a name that `args` lacks, or an array does
+            not lie on its variable's device (on a GPU: an array of CuPy on that GPU). It is a
+            ValueError.
     """
     ctx = current_context() if ctx is None else ctx
     require_context("bind: ctx", ctx)
@@ -356,7 +358,8 @@ def bind(
     arrays = arrays_by_name("args", args, names)
     aux = arrays_by_name("aux_states", aux_states if aux_states is not None else {}, states)
     requests = grad_requests(grad_req, arrays)
-    grads = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, partial=True)
+    known = [*names, *args] if isinstance(args, Mapping) else names
+    grads = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, known)
     requests = {n: r if n in grads else "null" for n, r in requests.items()}
     grads = {n: g for n, g in grads.items() if requests[n] != "null"}
     for name, gradient in grads.items():

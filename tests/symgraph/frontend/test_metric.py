@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symgraph.core.errors import GraphError, ShapeError
-from symgraph.frontend.metric import Accuracy, CrossEntropy, Perplexity, create
+from symgraph.frontend.metric import Accuracy, CrossEntropy, EvalMetric, Perplexity, create
 
 PREDS = np.array([[0.3, 0.7], [0.0, 1.0], [0.4, 0.6]])
 LABELS = np.array([0, 1, 1])
@@ -121,3 +121,13 @@ def test_create():
     assert create(made) is made
     with pytest.raises(GraphError, match="unknown metric 'perplexit': did you mean 'perplexity'"):
         create("perplexit")
+
+
+def test_several_values_may_be_a_zip():
+    """What MXNet's multi-task example returns from `get`."""
+
+    class Tasks(EvalMetric):
+        def get(self):
+            return zip(("a", 1.0), ("b", 2.0), strict=True)
+
+    assert Tasks("tasks").get_global_name_value() == [("a", 1.0), ("b", 2.0)]
