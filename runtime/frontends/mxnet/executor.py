@@ -362,6 +362,17 @@ def bind(
     grads = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, known)
     requests = {n: r if n in grads else "null" for n, r in requests.items()}
     grads = {n: g for n, g in grads.items() if requests[n] != "null"}
+    _require_gradients(grads, arrays)
+    types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
+    options = Options(groups=group2ctx, default=ctx, precision=precision)
+    network = _network(symbol, options, types, requests)
+    for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
+        network.placement.require(f"bind: `{what}`", table)
+    return Executor(network, arrays, grads, aux)
+
+
+def _require_gradients(grads: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    """GraphError for an array that cannot take the gradient of its argument."""
     for name, gradient in grads.items():
         if gradient.shape != arrays[name].shape or gradient.dtype != arrays[name].dtype:
             raise GraphError(
@@ -370,12 +381,6 @@ def bind(
             )
         if isinstance(gradient, np.ndarray) and not gradient.flags.writeable:
             raise GraphError(f"bind: the gradient array of {name!r} is read-only")
-    types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
-    options = Options(groups=group2ctx, default=ctx, precision=precision)
-    network = _network(symbol, options, types, requests)
-    for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
-        network.placement.require(f"bind: `{what}`", table)
-    return Executor(network, arrays, grads, aux)
 
 
 def _network(
