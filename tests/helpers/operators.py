@@ -288,6 +288,14 @@ SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
             "sampler_type": "bilinear",
         },
     ),
+    "ROIPooling": (
+        "4",
+        lambda m, s: {
+            "rois": m.feed(m.rng.integers(0, (BATCH, 4, 4, 4, 4), (BATCH, 5))),
+            "pooled_size": (2, 2),
+            "spatial_scale": 1.0,
+        },
+    ),
     "batch_take": ("2", lambda m, s: {"indices": m.ids(s[:1], s[-1])}),
     "slice_like": ("3", lambda m, s: {"shape_like": m.parameter((1, 2, 2)), "axes": (1, 2)}),
     "InstanceNorm": ("34", lambda m, s: {}),
