@@ -16,7 +16,6 @@ from partitioner.placement.group2ctx import require_states_with_readers
 from partitioner.strategies.rules import require_kept
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
-from runtime.planning.grid import grid_rows
 from runtime.planning.plan import Plan
 from runtime.planning.schedule_choice import select_schedule, step_seconds
 from symgraph.core.context import Context
@@ -143,9 +142,8 @@ def _explained(plan: Plan, name: str, nodes: frozenset[str], costs: CostModel) -
     home = tuple(d for d in plan.devices if d in (computing or set(placed.values())))
     options = plan.options
     targets: Sequence[tuple[Context, ...]] = [(device,) for device in plan.devices]
-    if options.data_axis > 1:
-        rows = grid_rows(options.ranks, options.data_axis, options.model_axis)
-        targets = list(zip(*rows, strict=True))
+    if options.rows > 1:
+        targets = list(zip(*options.grid, strict=True))
     return Explanation(
         name=name,
         nodes=tuple(n.name for n in plan.network.first if n.name in nodes),
@@ -161,7 +159,7 @@ def _placer(plan: Plan, name: str) -> str:
     options = plan.options
     node = plan.network.first.nodes.get(name)
     group = name if node is None else lookup(node.tags, GROUP)
-    if options.data_axis > 1:
+    if options.rows > 1:
         return "a column of the grid"
     if group in (options.groups or {}):
         return "as group2ctx says"

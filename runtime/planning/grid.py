@@ -6,7 +6,8 @@
 
 Groups or a strategy place the network on the first row; each group is then on its whole column, as
 replicas (symgraph.passes.replicate), whose gradients are summed while backward
-runs.
+runs. Where the links between some devices are slow, columns of devices that follow each other keep
+the sums on fast links: rows are then (0, 2) and (1, 3).
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from symgraph.passes.shards import GROUP
 
 
 def grid_rows(
-    devices: Sequence[Context], data_axis: int, model_axis: int | None = None
+    devices: Sequence[Context],
+    data_axis: int,
+    model_axis: int | None = None,
+    *,
+    near: bool = False,
 ) -> list[tuple[Context, ...]]:
     """Return the devices in rows, one row for each share of the samples.
 
@@ -31,6 +36,7 @@ def grid_rows(
         devices: all devices.
         data_axis: the number of rows.
         model_axis: the devices of a row, if the user gives that too.
+        near: whether the devices of a column follow each other, not those of a row.
 
     Raises:
         ConfigError: there is no such grid.
@@ -46,7 +52,35 @@ def grid_rows(
             f"data_axis={data_axis} and model_axis={model_axis} make {data_axis * model_axis} "
             f"ranks, but there are {len(devices)} devices"
         )
+    if near:
+        return [tuple(devices[row::data_axis]) for row in range(data_axis)]
     return [tuple(devices[i : i + columns]) for i in range(0, len(devices), columns)]
+
+
+class Grid(NamedTuple):
+    """A rank grid."""
+
+    rows: int
+    """The number of rows; 1: no grid."""
+    near: bool = False
+    """Whether the devices of a column follow each other, not those of a row."""
+
+
+NO_GRID = Grid(1)
+
+
+def grids_to_try(devices: int, samples: int, *, uneven: bool) -> list[Grid]:
+    """Return the grids of more than one row whose rows all have a sample of each micro-batch.
+
+    Args:
+        devices: the number of devices.
+        samples: of the smallest micro-batch.
+        uneven: whether it matters which devices are near each other.
+    """
+    most = min(devices, samples)
+    counts = [rows for rows in range(2, most + 1) if devices % rows == 0]
+    orders = (False, True) if uneven else (False,)
+    return [Grid(n, near) for n in counts for near in orders if not near or n < devices]
 
 
 def in_first_row(

@@ -17,6 +17,7 @@ from partitioner.strategies import find_strategy
 from partitioner.strategies.rules import Rule
 from partitioner.strategies.types import SOLVER_STEPS, STEP
 from runtime.planning.costs.prices import CostModel, CostProvider, default_pricing
+from runtime.planning.grid import grid_rows
 from runtime.schedule.generators.table import find_schedule
 from symgraph.core.context import Context, cpu, require_context, require_contexts
 from symgraph.core.errors import MicroBatchError
@@ -80,7 +81,8 @@ class PlacementOptions(MemoryOptions):
     like: PlacedNetwork | None = None
     """The network of another bucket, whose placement is carried over."""
     splits: bool = True
-    """Whether strategy `auto` may put groups that `groups` does not name on several devices."""
+    """Whether strategy `auto` may put groups that `groups` does not name on several devices, or
+    all of them on a grid."""
     keep_groups: bool = False
     """Whether the nodes of one ctx_group stay together; this field and the next four go to
     partitioner.strategies.Constraints."""
@@ -92,8 +94,12 @@ class PlacementOptions(MemoryOptions):
     """Whether parameters may be sent to other devices than their own."""
     solver_steps: float = SOLVER_STEPS
     """The effort of solvers."""
-    data_axis: int = 1
-    """Rows of the rank grid; each runs its share of every micro-batch's samples."""
+    data_axis: int | None = None
+    """Rows of the rank grid; each runs its share of every micro-batch's samples. None: one, or as
+    many as strategy `auto` finds best."""
+    replicas_near: bool = False
+    """Whether the devices of a column of the grid follow each other, not those of a row, so that
+    replicas are near each other."""
     model_axis: int | None = None
     """Columns of the rank grid; None: as many as there are devices for."""
 
@@ -107,6 +113,16 @@ class PlacementOptions(MemoryOptions):
     def ranks(self) -> tuple[Context, ...]:
         """The devices to place on."""
         return self.devices or (self.default,)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the rank grid."""
+        return self.data_axis or 1
+
+    @property
+    def grid(self) -> list[tuple[Context, ...]]:
+        """The rank grid, as rows of devices; raises ConfigError if there is no such grid."""
+        return grid_rows(self.ranks, self.rows, self.model_axis, near=self.replicas_near)
 
     @property
     def group_sizes(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from runtime.planning.network import Network
 from runtime.planning.options import AUTO, PlacementOptions
 from runtime.planning.placement_candidates import Candidates
 from runtime.planning.plan import Plan, PlanCandidate
-from runtime.planning.schedule_choice import select_schedule, step_seconds
+from runtime.planning.schedule_choice import select_timed
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
@@ -144,7 +144,7 @@ class _Tries:
                 return PlanCandidate(placed=placed, bound=least)
         LOG.info("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
-            plan = _timed(draft, self.costs)
+            plan = select_timed(draft, self.costs)
         except ScheduleError as error:
             self.failed = _smaller(error, self.failed)
             if isinstance(error, LimitError):
@@ -165,20 +165,12 @@ def _smaller(error: ScheduleError, other: ScheduleError | None) -> ScheduleError
     return other or error
 
 
-def _timed(draft: Draft, costs: CostModel) -> Plan:
-    """Return the plan with the best schedule, simulated even if only one is allowed."""
-    plan = select_schedule(draft, lambda: costs)
-    if plan.choice.seconds is not None:
-        return plan
-    return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
-
-
 def _score(placed: Placed, plan: Plan, objective: str, draft: Drafting, costs: CostModel) -> float:
     """Return the quantity to minimise for this objective."""
     if objective == THROUGHPUT:
         return placed.load
     if objective == LATENCY:
         alone = replace(plan.network, sizes=plan.sizes[:1])
-        plan = _timed(replace(draft(placed.placement), network=alone), costs)
+        plan = select_timed(replace(draft(placed.placement), network=alone), costs)
     assert plan.choice.seconds is not None
     return plan.choice.seconds

@@ -13,6 +13,7 @@ from partitioner.base.segments import time_segments
 from partitioner.strategies import Placed
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
+from runtime.planning.grid import NO_GRID, Grid
 from runtime.planning.memory.arena import Arena, Kind, reserve
 from runtime.planning.network import Network, PlanRequest
 from runtime.planning.options import AUTO, Options, PlacedNetwork
@@ -49,13 +50,18 @@ class PlanCandidate:
     """A strategy's placement, where strategies are compared."""
     splits: tuple[GroupSplit, ...] = ()
     """The groups on several devices, where splits are compared."""
+    grid: Grid = NO_GRID
+    """The grid of all devices, where grids are compared."""
+    failed: str = ""
+    """Why the network cannot be planned this way."""
 
     @property
     def split_words(self) -> str:
-        """The splits and the predicted step in words."""
-        words = [f"{s.group} in {s.kind}" for s in self.splits]
-        seconds = seconds_text(self.seconds or 0.0)
-        return f"{' and '.join(words) or 'no group split'}: {seconds}"
+        """The splits or the grid, and the predicted step, in words."""
+        words = " and ".join(f"{s.group} in {s.kind}" for s in self.splits) or "no group split"
+        if self.grid.rows > 1:
+            words = f"{self.grid.rows} rows" + ", replicas near each other" * self.grid.near
+        return f"{words}: {self.failed or seconds_text(self.seconds or 0.0)}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -6,6 +6,7 @@ Symbol ─make_network→ Network ─placement→ Draft ─select_schedule→ Pl
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,18 +16,26 @@ from typing import Any
 from partitioner import Placement, group2ctx
 from partitioner.placement.group2ctx import assign
 from partitioner.placement.transfer import carry
-from partitioner.strategies.rules import require_kept
+from partitioner.strategies.rules import APART, SAME, SAMPLES, TOGETHER, require_kept
+from partitioner.strategies.types import STEP
 from runtime.backends.device.arrays import require
 from runtime.planning.draft import Draft
-from runtime.planning.grid import columns, grid_rows, groups_in, in_first_row
+from runtime.planning.grid import Grid, columns, grids_to_try, groups_in, in_first_row
 from runtime.planning.heap import trim_heap
 from runtime.planning.network import PlanRequest, make_network
 from runtime.planning.options import AUTO, Options, PlacementOptions, require_options
 from runtime.planning.placement_choice import select_placement
 from runtime.planning.plan import Plan, PlanCandidate
-from runtime.planning.schedule_choice import select_schedule
+from runtime.planning.schedule_choice import select_schedule, select_timed
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
-from symgraph.core.errors import ConfigError, MicroBatchError, PlacementError, ScheduleError
+from symgraph.core.context import Context
+from symgraph.core.errors import (
+    ConfigError,
+    GraphError,
+    MicroBatchError,
+    PlacementError,
+    ScheduleError,
+)
 from symgraph.core.graph import Graph
 from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model
@@ -34,6 +43,7 @@ from symgraph.frontend.symbol import Symbol
 from symgraph.passes.batching import Feed, batch_size
 
 LOG = logging.getLogger(__name__)
+ROW_STRATEGY = "chain"  # places a row of which no placement was tried
 
 
 def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
@@ -85,21 +95,33 @@ def plan(
 
 
 def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
-    """Return the plan with the best splits of groups, where they are open."""
-    if options.data_axis > 1 or options.model_axis is not None:
+    """Return the plan with the best splits of groups, or the best grid, where they are open."""
+    whole_grid = options.data_axis is None and options.model_axis is None
+    if options.rows > 1 or options.model_axis is not None:
         request, options = _on_grid(request, options)
-    best = _planned(request, options)
+    best = whole = _planned(request, options)
     is_open = options.strategy == AUTO and options.placement is None
     if not (options.splits and is_open and request.feeds and len(options.devices) > 1):
         return best
     compared = [PlanCandidate(seconds=best.choice.seconds)]
-    for splits in _splits(best, options):
+    for splits in _splits(whole, options):
         LOG.info("%s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
         with suppress(PlacementError, ScheduleError, MicroBatchError):
             other = _planned(request, _with_splits(options, splits))
             compared.append(PlanCandidate(seconds=other.choice.seconds, splits=splits))
             if _seconds(other) < GAIN * _seconds(best):
                 best = other
+    for grid in _grids(request, whole, options) if whole_grid else ():
+        words = PlanCandidate(grid=grid)
+        LOG.info("a grid of %s", words.split_words.partition(":")[0])
+        try:
+            other = _planned(*_auto_grid(request, whole, options, grid), timed=True)
+        except (PlacementError, ScheduleError, MicroBatchError, GraphError) as error:
+            compared.append(replace(words, failed=str(error)))
+            continue
+        compared.append(replace(words, seconds=other.choice.seconds))
+        if _seconds(other) < GAIN * _seconds(best):
+            best = replace(other, placements=whole.placements)
     return replace(best, splits=tuple(compared))
 
 
@@ -110,7 +132,7 @@ def _seconds(best: Plan) -> float:
 
 def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Options]:
     """Return the request that puts every operator on a whole column of the grid."""
-    rows = grid_rows(options.ranks, options.data_axis, options.model_axis)
+    rows = options.grid
     row = replace(options, devices=rows[0], splits=False, data_axis=1, model_axis=None)
     if len(rows) == 1:
         return request, replace(row, splits=options.splits)
@@ -128,17 +150,55 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
         one_row = replace(row, groups=groups, keep_groups=bool(names))
         placement = _with_best_splits(request, one_row).placement
         device_of = {n: placement.device_of(n) for n in graph.nodes if n in placement.stage_of}
-    replicated = columns(graph, device_of, rows)
+    return _on_columns(request, options, graph, device_of)
+
+
+def _on_columns(
+    request: PlanRequest, options: Options, graph: Graph, device_of: Mapping[str, Context]
+) -> tuple[PlanRequest, Options]:
+    """Return the request that puts every operator on the column of its device in the first row."""
+    replicated = columns(graph, device_of, options.grid)
     on_columns = replace(
-        row,
-        devices=options.devices,
-        machine=options.machine,
+        options,
         strategy=None,
         rules=(),
-        data_axis=options.data_axis,
+        splits=False,
+        model_axis=None,
         groups=replicated.devices,
     )
     return replace(request, groups=replicated.of), on_columns
+
+
+def _grids(request: PlanRequest, whole: Plan, options: Options) -> list[Grid]:
+    """Return the grids to try: none where the user says something that a grid would not keep."""
+    kept = all(r.kind in (TOGETHER, APART, SAME) or r.axis == SAMPLES for r in options.rules)
+    given = options.groups or options.shards or options.replicas
+    if given or not kept or not request.wrt or options.objective != STEP:
+        return []
+    assert whole.prices is not None
+    machine = options.machine_of(whole.prices)
+    links = [machine.link(0, other) for other in range(1, len(machine.devices))]
+    uneven = any(link != links[0] for link in links)
+    return grids_to_try(len(options.ranks), min(whole.sizes), uneven=uneven)
+
+
+def _auto_grid(
+    request: PlanRequest, whole: Plan, options: Options, grid: Grid
+) -> tuple[PlanRequest, Options]:
+    """Return the request for a grid, placed on a row as was best on so many of the devices."""
+    options = replace(options, data_axis=grid.rows, replicas_near=grid.near)
+    row = options.grid[0]
+    known = [
+        (c.seconds or c.bound or math.inf, c.placed.placement)
+        for c in whole.placements
+        if c.placed is not None and max(c.placed.placement.rank_of) < len(row)
+    ]
+    if not known:  # so few devices were not worth trying
+        return _on_grid(request, replace(options, strategy=ROW_STRATEGY))
+    _, best = min(known, key=lambda c: c[0])
+    graph = request.lowered(batch_size(request.feeds))
+    rank_of = {n: best.rank_of[best.stage_of[n]] for n in graph.nodes if n in best.stage_of}
+    return _on_columns(request, options, graph, {n: row[rank] for n, rank in rank_of.items()})
 
 
 def _splits(whole: Plan, options: Options) -> list[tuple[GroupSplit, ...]]:
@@ -156,14 +216,21 @@ def _with_splits(options: Options, splits: Sequence[GroupSplit]) -> Options:
     return replace(options, groups=groups, shards={**options.shards, **shard_marks(splits)})
 
 
-def _planned(request: PlanRequest, options: Options) -> Plan:
-    """Return the plan with the groups split as the options say."""
+def _planned(request: PlanRequest, options: Options, *, timed: bool = False) -> Plan:
+    """Return the plan with the groups split as the options say.
+
+    Args:
+        timed: whether its step is predicted even if nothing is left to choose.
+    """
     LOG.info("graphs of the network with its gradients")
     network = make_network(request, options, options.group_sizes)
     draft = partial(Draft, network, options=options if request.wrt else options.forward_only())
     placement = _given_placement(network.first, options)
     if placement is None:
         best = select_placement(draft, network, options, options.costs(network.first))
+    elif timed:
+        costs = options.costs(network.first)
+        best = replace(select_timed(draft(placement), costs), prices=costs)
     else:
         best = select_schedule(draft(placement), cache(lambda: options.costs(network.first)))
     network.require_states_in_place(best.placement)

@@ -153,6 +153,14 @@ class _Tries:
         return list(dict.fromkeys(c.time_segment for c in ranked))[:LENGTHS_LISTED]
 
 
+def select_timed(draft: Draft, costs: CostModel) -> Plan:
+    """Return the plan with the best schedule, simulated even if only one is allowed."""
+    plan = select_schedule(draft, lambda: costs)
+    if plan.choice.seconds is not None:
+        return plan
+    return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
+
+
 def step_seconds(draft: Draft, plan: Plan, costs: CostModel) -> float:
     """Return the predicted time of a step."""
     first = plan.partition

@@ -34,6 +34,7 @@ SECTIONS = {
         "objective",
         "split_tied",
         "data_axis",
+        "replicas_near",
         "model_axis",
         "memory",
     ),

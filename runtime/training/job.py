@@ -122,7 +122,8 @@ def training_plan(
     if placement is not None:
         options = replace(options, strategy=None, placement=placement)
     if quick:
-        options = replace(options, named_only=True, near=1, solver_steps=SOLVER_STEPS / 100)
+        options = replace(options, named_only=True, near=1, data_axis=options.rows)
+        options = replace(options, solver_steps=SOLVER_STEPS / 100)
     if (network := network_of(config)) is not None:
         return Planned(config, network.plan(options), network.losses, network.model)
     lengths = buckets_of(config.data)
@@ -221,6 +222,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         objective=config.partition.objective,
         split_tied=config.partition.split_tied,
         data_axis=config.partition.data_axis,
+        replicas_near=config.partition.replicas_near,
         model_axis=config.partition.model_axis,
         precision=config.train.precision,
         loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
@@ -302,4 +304,5 @@ def plan_facts(job: Job) -> dict[str, Any]:
         },
         "shards": dict(plan.options.shards),
         "replicas": dict(plan.options.replicas),
+        "data_axis": plan.options.rows,
     }

@@ -75,15 +75,19 @@ class PartitionConfig(Section):
     """Whether a strategy may send a parameter to devices other than its own."""
     split: Literal["auto", "none"] = "auto"
     """Whether strategy auto may put a heavy group that is not in group2ctx on several devices, with
-    its operators in shards or the whole group replicated."""
+    its operators in shards or the whole group replicated, or arrange the devices as a grid."""
     shards: Mapping[str, Pieces] = {}
     """ctx_group -> pieces that its operators are split into, along classes, words or filters: a
     number, a proportion such as "54:46", or "devices" for one piece per device of group2ctx."""
     replicas: Mapping[str, Pieces] = {}
     """ctx_group -> copies, each of which runs a share of the samples: a number, or "devices"."""
-    data_axis: Count = 1
+    data_axis: Count | None = None
     """Rows of the grid of devices, each of which runs its share of the samples: the network is
-    placed on the first row, copies of it on the others."""
+    placed on the first row, copies of it on the others. null: one row, or as many as strategy auto
+    finds best."""
+    replicas_near: bool = False
+    """Whether the devices of a column of the grid follow each other, not those of a row, so that
+    gradients are summed between devices that are near each other."""
     model_axis: Count | None = None
     """Devices of a row; null: all devices divided by data_axis."""
     constraints: Annotated[tuple[Constraint, ...], Field(strict=False)] = ()

@@ -126,8 +126,15 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
 def config_block(plan: Plan) -> str:
     """Return the lines of a config that give the plan's placement."""
     groups = group_block(plan.partition.graph, plan.placement)
-    marked = [f"{group}: {pieces}" for group, pieces in plan.options.shards.items()]
-    return groups + (f"partition:\n  shards: {{{', '.join(marked)}}}\n" if marked else "")
+    options, lines = plan.options, []
+    if options.shards:
+        marked = [f"{group}: {pieces}" for group, pieces in options.shards.items()]
+        lines.append(f"  shards: {{{', '.join(marked)}}}\n")
+    if options.rows > 1:
+        lines.append(f"  data_axis: {options.rows}\n")
+    if options.rows > 1 and options.replicas_near:
+        lines.append("  replicas_near: true\n")
+    return groups + "".join(["partition:\n", *lines] if lines else [])
 
 
 def _basis(prices: CostModel) -> str:

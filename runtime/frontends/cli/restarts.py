@@ -105,7 +105,7 @@ def plan_overrides(
     held = _held(config, facts)
     if tuple(devices) == config.devices:
         return held
-    rows = config.partition.data_axis
+    rows = _rows(config, facts)
     used = list(devices[: len(devices) // rows * rows])
     if not used:
         raise ConfigError(
@@ -135,11 +135,20 @@ def _held(config: Config, facts: Mapping[str, Any] | None) -> list[str]:
     if config.pipeline.time_segment == "auto":
         held["pipeline.time_segment"] = facts["time_segment"]
     partition = config.partition
-    if partition.strategy == "auto" and partition.split == "auto" and partition.data_axis == 1:
+    rows = _rows(config, facts)
+    if rows > 1:
+        held["partition.data_axis"] = rows
+    elif partition.strategy == "auto" and partition.split == "auto":
         held["partition.split"] = "none"
         held["group2ctx"] = {**config.model_dump(mode="json")["group2ctx"], **facts["split"]}
         held["partition.shards"] = facts["shards"]
     return [f"{key}={json.dumps(value)}" for key, value in held.items()]
+
+
+def _rows(config: Config, facts: Mapping[str, Any] | None) -> int:
+    """Return the rows of the grid of a run: the config's, or those that its plan chose."""
+    chosen: int = (facts or {}).get("data_axis", 1)
+    return config.partition.data_axis or chosen
 
 
 def _groups(
@@ -152,7 +161,7 @@ def _groups(
     """
     groups: dict[str, Any] = {
         **config.model_dump(mode="json")["group2ctx"],
-        **(facts["split"] if facts and config.partition.data_axis == 1 else {}),
+        **(facts["split"] if facts and _rows(config, facts) == 1 else {}),
     }
     found: dict[str, str | list[str]] = {}
     for group, placed in groups.items():

@@ -41,6 +41,7 @@ def placed_options(
         default=devices[0],
         devices=tuple(devices),
         strategy=chosen,
+        data_axis=1,  # on a grid, bits would depend on what was measured
         pricing=lambda graph, contexts: quick_prices(contexts),  # binding must not take long
     )
 

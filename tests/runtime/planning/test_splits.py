@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 import symgraph as sg
 from examples.lstm_lm import build
 from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Device, Level, Machine
 from partitioner.strategies import Rule
-from runtime.planning.costs.prices import CostModel
+from runtime.planning.costs.prices import CostModel, always
+from runtime.planning.grid import Grid, grids_to_try
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan
@@ -127,3 +132,68 @@ def test_what_is_to_be_short_is_an_option():
         for objective in ("latency", "throughput")
     }
     assert used == {"latency": 1, "throughput": 2}
+
+
+# -- grids ------------------------------------------------------------------------------------
+
+
+def layers(devices: int = 2, norm: bool = False, **more: object) -> Plan:
+    """Layers of one micro-batch, which a pipeline cannot overlap."""
+    x = sym.Variable("data")
+    for i in range(4):
+        x = sym.FullyConnected(x, num_hidden=64, name=f"fc{i}")
+    if norm:
+        x = sym.BatchNorm(x, name="norm")
+    feeds = {"data": Feed(TensorType((16, 64), "float32"))}
+    given: dict[str, object] = {"pricing": lambda graph, contexts: PRICES, "strategy": "auto"}
+    contexts = tuple(map(cpu, range(devices)))
+    options = Options(default=cpu(0), devices=contexts, update=True, **given | more)
+    return plan(sg.sym.MakeLoss(x, name="loss"), feeds, options, wrt=None)
+
+
+def test_data_parallelism_where_a_pipeline_only_waits():
+    made = layers()
+    assert made.options.data_axis == 2
+    assert [c.split_words.partition(":")[0] for c in made.splits] == ["no group split", "2 rows"]
+    assert made.splits[1].seconds == made.choice.seconds < 0.6 * made.splits[0].seconds
+    assert made.digest == layers(strategy=None, data_axis=2).digest
+    assert made.placements
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"splits": False},
+        {"data_axis": 1},
+        {"model_axis": 2},
+        {"rules": (Rule("at_most", ("*",), count=1),)},
+        {"rules": (Rule("split", ("fc0",), axis="none"),)},
+        {"groups": {"fc0": cpu(0)}},
+    ],
+)
+def test_no_grid_where_the_user_says_otherwise(more):
+    assert layers(**more).options.rows == 1
+
+
+def test_samples_that_a_network_mixes_are_not_dealt_out():
+    made = layers(norm=True)
+    assert made.options.rows == 1
+    assert "norm" in made.splits[1].failed
+    assert made.splits[1].split_words == f"2 rows: {made.splits[1].failed}"
+
+
+def test_each_row_needs_a_sample_and_as_many_devices():
+    assert grids_to_try(6, 4, uneven=False) == [Grid(2), Grid(3)]
+    assert grids_to_try(4, 1, uneven=False) == []
+    assert grids_to_try(4, 9, uneven=True) == [Grid(2), Grid(2, near=True), Grid(4)]
+
+
+def test_replicas_are_inside_hosts_where_the_network_is_slow():
+    """Two hosts of two devices: sums stay inside, and one activation goes from host to host."""
+    speed = Device(cpu(0), 1e9, 0.0, math.inf)
+    devices = tuple([replace(speed, context=cpu(i), node=str(i // 2)) for i in range(4)])
+    machine = Machine(devices, {"node": Level(1e-7, 1e12), "network": Level(1e-6, 5e7)})
+    prices = CostModel.of_machine(machine)
+    made = layers(4, machine=machine, micro_batches=4, schedule="1f1b", pricing=always(prices))
+    assert (made.options.rows, made.options.replicas_near) == (2, True)
+    assert set(made.options.groups.values()) == {(cpu(0), cpu(1)), (cpu(2), cpu(3))}
