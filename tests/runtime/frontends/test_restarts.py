@@ -183,3 +183,12 @@ def test_a_grid_keeps_its_rows(tmp_path):
         np.testing.assert_array_equal(weights[name], array, err_msg=name)
     with pytest.raises(ConfigError, match=r"2 rows need 2 devices, but only cpu\(3\) remains"):
         plan_overrides(config, ["cpu(3)"], facts)
+
+
+def test_a_grid_that_auto_chose_keeps_its_rows(tmp_path):
+    words = ["devices=[cpu(0), cpu(1), cpu(2), cpu(3)]", *CASES["split"]]
+    config = load_config(str(write_config(tmp_path, TRAIN)), words)
+    facts = {"data_axis": 2, "split": {"cpu(0)": ["cpu(0)", "cpu(2)"]}, "shards": {}}
+    assert plan_overrides(config, config.devices, facts) == ["partition.data_axis=2"]
+    changes = plan_overrides(config, ["cpu(0)", "cpu(1)", "cpu(3)"], facts)
+    assert {'devices=["cpu(0)", "cpu(1)"]', "partition.data_axis=2", "group2ctx={}"} <= {*changes}
