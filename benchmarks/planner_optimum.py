@@ -76,6 +76,7 @@ class Case(NamedTuple):
             devices=self.machine.contexts,
             micro_batches=self.micro_batches,
             strategy="auto",
+            splits=False,  # the enumeration knows neither grids nor groups on several devices
             schedule="auto",
             recompute="auto" if self.memory else (),
             memory=self.memory,
