@@ -142,7 +142,7 @@ def test_an_iterator_of_ones_own():
     for _ in range(2):
         first, second = mine
         np.testing.assert_array_equal([*first.data[0], *second.data[0]], DATA)
-        assert (first.pad, first.label, first.index) == (0, (), None)
+        assert (first.pad, first.label, first.index) == (0, [], None)
         mine.reset()
     with pytest.raises(NotImplementedError, match="DataIter has neither next nor iter_next"):
         next(DataIter())
