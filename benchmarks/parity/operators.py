@@ -195,6 +195,10 @@ def images(mx: Any) -> Any:
             mx.sym.UpSampling(x, scale=2, sample_type="bilinear", num_filter=4, name="up"),
             mx.sym.UpSampling(x, scale=3, sample_type="bilinear", num_filter=4, name="more"),
             mx.sym.Reshape(x, shape=(-1, 0, 2), reverse=True),
+            mx.sym.depth_to_space(x, block_size=2),
+            y.space_to_depth(block_size=2),
+            mx.sym.reshape_like(y, mx.sym.zeros((8, 1, 6)), lhs_end=2, rhs_end=2),
+            x.softmin(axis=1),
         ]
     )
 

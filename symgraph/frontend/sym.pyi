@@ -1312,6 +1312,16 @@ def degrees(
 ) -> Symbol:
     r"""data * 180 / pi, element by element. MXNet degrees."""
 
+def depth_to_space(
+    data: Symbol | None = None,
+    *,
+    block_size: int,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Images (n, b * b * c, h, w) as (n, c, h * b, w * b): every b * b channels become a block
+    of height and width; b = block_size. MXNet depth_to_space."""
+
 def dot(
     lhs: Symbol | None = None,
     rhs: Symbol | None = None,
@@ -2158,6 +2168,22 @@ def reshape(
     -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's form: 0
     is inferred, and keep_highest keeps the first dimension. MXNet Reshape."""
 
+def reshape_like(
+    lhs: Symbol | None = None,
+    rhs: Symbol | None = None,
+    lhs_begin: int | None = None,
+    lhs_end: int | None = None,
+    rhs_begin: int | None = None,
+    rhs_end: int | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""The elements of lhs in the shape of rhs; or its axes [lhs_begin, lhs_end) in the lengths
+    of rhs's axes [rhs_begin, rhs_end). MXNet reshape_like."""
+
 def reverse(
     data: Symbol | None = None,
     *,
@@ -2485,6 +2511,19 @@ def softmax_cross_entropy(
     r"""The sum over samples of -log softmax(data)[label]: data (B, V), label (B,), output (1,).
     It does not start the backward pass by itself. MXNet softmax_cross_entropy."""
 
+def softmin(
+    data: Symbol | None = None,
+    axis: int = -1,
+    temperature: float | None = None,
+    dtype: Any = None,
+    use_length: Any = False,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""softmax(-data), along the axis: exp(-data / temperature) divided by its sum. MXNet
+    softmin."""
+
 def softsign(
     data: Symbol | None = None,
     *,
@@ -2503,6 +2542,16 @@ def sort(
 ) -> Symbol:
     r"""The data's elements in ascending or descending order along an axis; of the flattened data
     if axis is None. MXNet sort."""
+
+def space_to_depth(
+    data: Symbol | None = None,
+    *,
+    block_size: int,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+) -> Symbol:
+    r"""Images (n, c, h * b, w * b) as (n, b * b * c, h, w): the places in a block become
+    channels; b = block_size. MXNet space_to_depth."""
 
 def split(
     data: Symbol | None = None,

@@ -1,4 +1,4 @@
-"""Rearranged axes: Reshape, Flatten, transpose, SwapAxis, expand_dims, squeeze."""
+"""Rearranged axes: Reshape, reshape_like, Flatten, transpose, SwapAxis, expand_dims, squeeze."""
 
 from __future__ import annotations
 
@@ -184,6 +184,74 @@ register(
     "keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may "
     "be -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's "
     "form: 0 is inferred, and keep_highest keeps the first dimension. MXNet Reshape.",
+)
+
+
+def like_range(site: Site, side: str, rank: int) -> tuple[int, int]:
+    """Return the axes [begin, end) of one side; ShapeError if they are not in their order."""
+    begin, end = site.attrs[f"{side}_begin"] or 0, site.attrs[f"{side}_end"]
+    first = begin + rank if begin < 0 else begin
+    last = rank if end is None else end + rank if end < 0 else end
+    if not 0 <= first <= last <= rank:
+        site.fail(f"{side}_begin={begin}, {side}_end={end} are no axes of {rank} dimensions")
+    return first, last
+
+
+def like_shape(site: Site, lhs: Shape, rhs: Shape) -> Shape:
+    """Return lhs's shape with some dimensions replaced by some of rhs's."""
+    begin, end = like_range(site, "lhs", len(lhs))
+    first, last = like_range(site, "rhs", len(rhs))
+    out = (*lhs[:begin], *rhs[first:last], *lhs[end:])
+    if complete(lhs) and complete(rhs) and math.prod(out) != math.prod(lhs):
+        site.fail(f"cannot reshape {lhs} to {out}, which {rhs} asks for")
+    return out
+
+
+def reshape_like_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    lhs, rhs = ins
+    if lhs is None or rhs is None:
+        return ins, outs
+    return ins, [unify(site, like_shape(site, lhs, rhs), outs[0], "output shapes")]
+
+
+def reshape_like_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
+    """Derive the layout: the batch stays, or leads the axes that are replaced on both sides."""
+    data, like = ins
+    begin, end = like_range(site, "lhs", len(in_types[0].shape))
+    first, last = like_range(site, "rhs", len(in_types[1].shape))
+    inside = isinstance(data, Split) and begin <= data.axis < end
+    if isinstance(like, Split) and first <= like.axis < last and not inside:
+        refuse_mixing(site, "takes the number of samples as a length")
+    if not isinstance(data, Split) or data.axis < begin:
+        return [data]
+    if data.axis >= end:
+        return [Split(data.axis - end + begin + last - first, data.outer, data.inner)]
+    led = isinstance(like, Split) and (like.axis, like.outer) == (first, 1)
+    if not led or (data.axis, data.outer) != (begin, 1):
+        refuse_mixing(site, f"has values whose batch lies differently ({data} and {like})")
+    assert isinstance(like, Split)
+    return [Split(begin, 1, like.inner)]
+
+
+register(
+    name="reshape_like",
+    inputs=("lhs", "rhs"),
+    shape=reshape_like_shape,
+    compute=lambda env, a, x, like: x.reshape(
+        like_shape(Site("reshape_like", "", a), x.shape, like.shape)
+    ),
+    grad=lambda c: (apply("Reshape", c.gy, shape=c.x[0].shape), None),
+    flops=no_flops,
+    dtype=lambda site, ins: ([ins[0] or "float32", ins[1] or "float32"], [ins[0] or "float32"]),
+    batch=reshape_like_batch,
+    params={
+        f"{side}_{place}": params.optional(params.integer())
+        for side in ("lhs", "rhs")
+        for place in ("begin", "end")
+    },
+    view=same_memory,
+    doc="The elements of lhs in the shape of rhs; or its axes [lhs_begin, lhs_end) in the lengths "
+    "of rhs's axes [rhs_begin, rhs_end). MXNet reshape_like.",
 )
 
 

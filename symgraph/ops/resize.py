@@ -1,8 +1,8 @@
-"""More elements along spatial axes: UpSampling and Pad."""
+"""Other spatial axes: UpSampling, Pad, depth_to_space and space_to_depth."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgraph.core import params
@@ -15,7 +15,7 @@ from symgraph.core.batch_layout import (
 )
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import Call, Env, Names, Partial, Shapes, no_flops, register
+from symgraph.core.registry import Call, Env, Names, Partial, ShapeRule, Shapes, no_flops, register
 from symgraph.core.shapes import expect, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.conv import CONV_BATCH, data_gradient, window_flops
@@ -154,6 +154,83 @@ register(
     "Deconvolution of data with weight (channel, 1, k, k), k = 2 scale - scale % 2, one filter "
     "for each channel; init.Bilinear makes it interpolate. num_filter and workspace are accepted "
     "and ignored. MXNet UpSampling.",
+)
+
+# -- channels to blocks of height and width ----------------------------------------------------
+
+
+def deep(block: int, shape: Shape) -> Shape:
+    """Return the shape after blocks became channels; 0 where unknown."""
+    return (shape[0], shape[1] * block**2, *[n // block for n in shape[2:]])
+
+
+def flat(block: int, shape: Shape) -> Shape:
+    """Return the shape after channels became blocks; 0 where unknown."""
+    return (shape[0], shape[1] // block**2, *[n * block for n in shape[2:]])
+
+
+def blocks_shape(
+    forth: Callable[[int, Shape], Shape], back: Callable[[int, Shape], Shape]
+) -> ShapeRule:
+    def rule(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+        block, data = site.attrs["block_size"], ins[0]
+        for known in (data, outs[0]):
+            if known is not None and len(known) != 4:
+                site.fail(f"works on (batch, channel, height, width), not on shape {known}")
+        if data is None:
+            data = None if outs[0] is None else back(block, outs[0])
+        if data is None:
+            return ins, outs
+        out = unify(site, forth(block, data), outs[0], "output shapes")
+        assert out is not None
+        again = back(block, out)
+        return [expect(site, "data", data, again, f"(block_size={block})")], [out]
+
+    return rule
+
+
+def depth_to_space(env: Env, a: Attrs, x: Array) -> Any:
+    n, c, h, w = flat(a["block_size"], x.shape)
+    b = a["block_size"]
+    parts = x.reshape(n, b, b, c, h // b, w // b)
+    return parts.transpose(0, 3, 4, 1, 5, 2).reshape(n, c, h, w)
+
+
+def space_to_depth(env: Env, a: Attrs, x: Array) -> Any:
+    n, c, h, w = x.shape
+    b = a["block_size"]
+    parts = x.reshape(n, c, h // b, b, w // b, b)
+    return parts.transpose(0, 3, 5, 1, 2, 4).reshape(deep(b, x.shape))
+
+
+def register_blocks(name: str, other: str, rule: ShapeRule, compute: Any, doc: str) -> None:
+    register(
+        name=name,
+        inputs=("data",),
+        shape=rule,
+        compute=compute,
+        grad=lambda c: (apply(other, c.gy, block_size=c.attrs["block_size"]),),
+        flops=no_flops,
+        batch=not_along(lambda a, rank: range(1, rank)),
+        params={"block_size": params.count()},
+        doc=f"{doc}; b = block_size. MXNet {name}.",
+    )
+
+
+register_blocks(
+    "depth_to_space",
+    "space_to_depth",
+    blocks_shape(flat, deep),
+    depth_to_space,
+    "Images (n, b * b * c, h, w) as (n, c, h * b, w * b): every b * b channels become a block of "
+    "height and width",
+)
+register_blocks(
+    "space_to_depth",
+    "depth_to_space",
+    blocks_shape(deep, flat),
+    space_to_depth,
+    "Images (n, c, h * b, w * b) as (n, b * b * c, h, w): the places in a block become channels",
 )
 
 # -- Pad ---------------------------------------------------------------------------------------

@@ -102,6 +102,24 @@ register(
 )
 
 
+register(
+    name="softmin",
+    inputs=("data",),
+    shape=axis_shape,
+    compute=lambda env, a, x: softmax(env.xp, scaled(-x, a["temperature"]), a["axis"]),
+    grad=lambda c: (
+        -scaled(apply("_softmax_grad", c.y[0], c.gy, axis=c.attrs["axis"]), c.attrs["temperature"]),
+    ),
+    flops=flops_per_element(5),
+    dtype=floats,
+    batch=axiswise,
+    params=AXIS_AND_TEMPERATURE,
+    precision=FULL,
+    doc="softmax(-data), along the axis: exp(-data / temperature) divided by its sum. MXNet "
+    "softmin.",
+)
+
+
 def log_softmax_grad(env: Env, a: Attrs, y: Array, g: Array) -> Array:
     grad: Array = env.xp.exp(y)
     grad *= -g.sum(axis=a["axis"], keepdims=True, dtype=wide(y.dtype))

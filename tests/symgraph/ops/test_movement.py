@@ -32,7 +32,7 @@ def rule(name, data, out, **attrs):
 
 def test_every_operator_of_the_file_is_checked_here():
     here = {op.name for op in OPS.values() if op.compute.__module__.endswith(".movement")}
-    assert here == EVERY
+    assert here == EVERY | {"reshape_like"}
     assert [ALIASES[a] for a in ("reshape", "flatten", "swapaxes")] == [
         "Reshape",
         "Flatten",
@@ -318,3 +318,51 @@ def test_values_without_a_batch_axis(name, layout, rng):
     attrs = {"Reshape": {"shape": (3, -1)}, "expand_dims": {"axis": 0}}.get(name, {})
     x = [rng.standard_normal((2, 1, 3))]
     assert check_layout(name, x, [layout], 4, (3, 1), **attrs) == [layout]
+
+
+# -- reshape_like ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "attrs", "want"),
+    [
+        ((4, 6), (3, 8), {}, (3, 8)),
+        ((30, 7), (15, 2, 4), {"lhs_begin": 0, "lhs_end": 1, "rhs_end": 2}, (15, 2, 7)),
+        ((3, 5), (1, 15, 4), {"lhs_end": 2, "rhs_begin": 1, "rhs_end": 2}, (15,)),
+        ((30, 12), (4, 2, 2, 3), {"lhs_begin": -1, "rhs_begin": 1}, (30, 2, 2, 3)),
+    ],
+)
+def test_reshape_like(left, right, attrs, want):
+    """The examples of MXNet's documentation."""
+    x = np.arange(float(np.prod(left))).reshape(left)
+    got = run_op("reshape_like", x, np.zeros(right, "int32"), **attrs)
+    np.testing.assert_array_equal(got, x.reshape(want))
+    check_op("reshape_like", x, np.zeros(right, "int32"), **attrs)
+
+
+def test_reshape_like_says_what_does_not_fit():
+    with pytest.raises(ShapeError, match=r"cannot reshape \(4, 6\) to \(3, 7\), which \(3, 7\)"):
+        run_op("reshape_like", np.zeros((4, 6)), np.zeros((3, 7)))
+    with pytest.raises(ShapeError, match="lhs_begin=2, lhs_end=1 are no axes of 2 dimensions"):
+        run_op("reshape_like", np.zeros((4, 6)), np.zeros((4, 6)), lhs_begin=2, lhs_end=1)
+
+
+def test_reshape_like_layouts():
+    x, like = np.arange(24.0).reshape(4, 6), np.zeros((4, 3, 2))
+    run = {"op": "reshape_like", "batch": 4, "parts": (1, 3)}
+    arrays = [x, like]
+    assert check_layout(arrays=arrays, layouts=[Split(0), Split(0)], **run) == [Split(0)]
+    behind = {"lhs_begin": 1, "rhs_begin": 1}
+    for layout in (Split(0), PARTIAL):
+        found = check_layout(arrays=arrays, layouts=[layout, WHOLE], **run, **behind)
+        assert found == [layout]
+    front = {"lhs_end": 1, "rhs_end": 2}
+    arrays = [x, np.zeros((2, 2, 3))]
+    halves = {"op": "reshape_like", "batch": 6, "parts": (2, 4)}
+    assert check_layout(arrays=arrays, layouts=[Split(1), WHOLE], **halves, **front) == [Split(2)]
+    for layouts, message in (
+        ([Split(0), WHOLE], "whose batch lies differently"),
+        ([WHOLE, Split(0)], "takes the number of samples as a length"),
+    ):
+        with pytest.raises(MicroBatchError, match=message):
+            check_layout(arrays=[x, like], layouts=layouts, **run)

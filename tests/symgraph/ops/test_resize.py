@@ -153,3 +153,33 @@ def test_lrn_has_one_output_and_an_odd_size():
         op_graph("LRN", [X], nsize=4)
     with pytest.raises(ShapeError, match=r"data of shape \(3,\) has no channels"):
         op_graph("LRN", [np.zeros(3)], nsize=3)
+
+
+# -- channels and blocks -----------------------------------------------------------------------
+
+
+def test_depth_to_space_has_the_example_of_mxnets_documentation():
+    x = np.arange(24.0).reshape(1, 4, 2, 3)
+    want = [
+        [0, 6, 1, 7, 2, 8],
+        [12, 18, 13, 19, 14, 20],
+        [3, 9, 4, 10, 5, 11],
+        [15, 21, 16, 22, 17, 23],
+    ]
+    got = run_op("depth_to_space", x, block_size=2)
+    np.testing.assert_array_equal(got, [[want]])
+    np.testing.assert_array_equal(run_op("space_to_depth", got, block_size=2), x)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"), [("depth_to_space", (2, 18, 2, 1)), ("space_to_depth", (2, 2, 3, 6))]
+)
+def test_channels_and_blocks(op, shape):
+    x = RNG.standard_normal(shape)
+    check_op(op, x, block_size=3)
+    for layout in (Split(0), PARTIAL):
+        assert check_layout(op, [x], [layout], 2, (1, 1), block_size=3) == [layout]
+    with pytest.raises(MicroBatchError, match="works along axis 1, where the batch lies"):
+        check_layout(op, [x], [Split(1)], shape[1], (1, shape[1] - 1), block_size=3)
+    with pytest.raises(ShapeError, match=r"does not fit .* \(block_size=4\)"):
+        op_graph(op, [x], block_size=4)

@@ -80,3 +80,14 @@ def test_softmax_names_a_wrong_axis_and_dtype():
         run_op("softmax", normal(2, 3), axis=2)
     with pytest.raises(DTypeError, match="softmax 'op': works on floats, not int32"):
         run_op("softmax", np.zeros((2, 3), "int32"))
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_softmin_is_the_softmax_of_the_negative(axis, temperature):
+    x = np.random.default_rng(3).standard_normal((3, 4))
+    attrs = {"axis": axis, "temperature": temperature}
+    want = run_op("softmax", -x, **attrs)
+    np.testing.assert_allclose(run_op("softmin", x, **attrs), want, rtol=1e-12)
+    check_op("softmin", x, **attrs)
+    assert check_layout("softmin", [x], [Split(0)], 3, (1, 2)) == [Split(0)]

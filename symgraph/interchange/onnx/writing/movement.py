@@ -256,6 +256,13 @@ CONVERTERS: Table = {
     "_pad_axis": pad_axis,
     "UpSampling": upsampled,
     "slice_like": slice_like,
+    "reshape_like": reshaped,
+    "depth_to_space": lambda call: call.op(
+        "DepthToSpace", call.x[0], blocksize=call.attrs["block_size"], mode="DCR"
+    ),
+    "space_to_depth": lambda call: call.op(
+        "SpaceToDepth", call.x[0], blocksize=call.attrs["block_size"]
+    ),
     "_zeros": filled(0),
     "_ones": filled(1),
     "_full": filled(None),

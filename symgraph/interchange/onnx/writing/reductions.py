@@ -98,12 +98,12 @@ def sum_to(call: Call) -> str:
 # -- softmax ---------------------------------------------------------------------------------------
 
 
-def softmax(op: str) -> Converter:
+def softmax(op: str, *, negative: bool = False) -> Converter:
     def convert(call: Call) -> str:
         x, temperature = call.x[0], call.attrs["temperature"]
         if temperature is not None:
             x = call.op("Div", x, call.const(temperature))
-        return call.op(op, x, axis=call.attrs["axis"])
+        return call.op(op, call.op("Neg", x) if negative else x, axis=call.attrs["axis"])
 
     return convert
 
@@ -312,6 +312,7 @@ CONVERTERS: Table = {
     "argmin": index_of("ArgMin"),
     "_sum_to": sum_to,
     "softmax": softmax("Softmax"),
+    "softmin": softmax("Softmax", negative=True),
     "log_softmax": softmax("LogSoftmax"),
     "SoftmaxActivation": lambda call: call.op("Softmax", call.x[0], axis=mode_axis(call.attrs)),
     "SoftmaxOutput": loss_softmax,
