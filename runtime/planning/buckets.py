@@ -7,11 +7,13 @@ default bucket: nothing is searched for again.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
+from runtime.planning.costs.prices import CostModel
 from runtime.planning.heap import no_collections
 from runtime.planning.mixed_step import mix
 from runtime.planning.options import Options
@@ -25,8 +27,21 @@ from symgraph.frontend.io import DataBatch, DataDesc, describe
 from symgraph.frontend.model import Model, SymbolInputs
 from symgraph.frontend.name import NameManager
 
-# Bucket key -> its network; a Model may have states.
-BucketGen = Callable[[Any], Model | SymbolInputs]
+# Bucket key -> its network; a Model may have states. It gets the samples of a MicroBatchKey as
+# `rows` if it has such a parameter.
+BucketGen = Callable[..., Model | SymbolInputs]
+
+
+class MicroBatchKey(NamedTuple):
+    """The key of a batch that is one micro-batch: a bucket with its own number of samples."""
+
+    bucket: Hashable
+    """The key of the bucket, such as a length."""
+    rows: int
+    """The samples of the micro-batch."""
+
+    def __str__(self) -> str:
+        return f"{self.bucket}x{self.rows}"
 
 
 class Buckets:
@@ -49,7 +64,8 @@ class Buckets:
         """Plan the default bucket; raises what planning raises.
 
         Args:
-            sym_gen: makes the network of a bucket by its key.
+            sym_gen: makes the network of a bucket by its key; of a MicroBatchKey it gets `bucket`,
+                and `rows` if it has a parameter of that name.
             default_bucket_key: the key of the default bucket.
             provide: the data and labels of the default bucket.
             options: the options of the default bucket.
@@ -58,11 +74,18 @@ class Buckets:
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
+        self._takes_rows = "rows" in inspect.signature(sym_gen).parameters
         # Programs of steps with batches of several buckets are made by a schedule's name.
         self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
         self._prices = self.default.prices
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
         self._steps: dict[tuple[Hashable, ...], StepPrograms] = {}
+
+    @cached_property
+    def prices(self) -> CostModel:
+        """The costs of the default bucket, which were measured for a choice or are measured now."""
+        plan = self.default
+        return self._prices or plan.options.costs(plan.network.first)
 
     def scoring(self) -> Buckets:
         """Return the same buckets without gradients, on the same devices."""
@@ -87,7 +110,10 @@ class Buckets:
         """
         if key not in self._plans:
             with no_collections():
-                bucket = self._plan(key, provide, self._options())
+                options = self._options()
+                if isinstance(key, MicroBatchKey):
+                    options = replace(options, micro_batches=1)
+                bucket = self._plan(key, provide, options)
             self._require_alike(key, bucket)
             self._plans[key] = bucket
         return self._plans[key]
@@ -128,8 +154,11 @@ class Buckets:
 
     def _model(self, key: Hashable, provide: Iterable[DataDesc]) -> Model:
         # A new NameManager, so that a bucket's names do not depend on the buckets before it.
+        bucket, rows = key, {}
+        if isinstance(key, MicroBatchKey):
+            bucket, rows = key.bucket, {"rows": key.rows} if self._takes_rows else {}
         with NameManager():
-            network = self.sym_gen(key)
+            network = self.sym_gen(bucket, **rows)
         if isinstance(network, Model):
             return network
         symbol, data_names, label_names = network

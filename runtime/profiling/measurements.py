@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runtime.profiling.analysis.record import PASSES, STEPS
 from runtime.profiling.search.candidate import Candidate
-from runtime.profiling.search.epoch import ALIKE, epoch_of
+from runtime.profiling.search.epoch import alike, epoch_of
 from runtime.profiling.search.search import SECONDS, Found, search
 from runtime.profiling.search.search_result import SearchResult
 from runtime.profiling.subjects import Subject
@@ -123,14 +123,14 @@ def measure_search(
     shared = Shared()
     pricing = shared.pricing(clusters.of(config), config)  # unused with a machine file
     say("simulating:")
-    epoch = epoch_of(config, shared.data(config)) if buckets_of(config.data) else ALIKE
+    epoch = epoch_of(config, shared.data(config)) if buckets_of(config.data) else alike
     found = search(config, pricing, epoch=epoch, seconds=seconds, say=say)
     if baseline and len(config.devices) > 1:
         one = baseline_of(config)
         found = found.with_baseline(one, shared.pricing(clusters.of(one), one), epoch)
     if config.machine is not None:
         return SearchResult(found.candidates[0], found)
-    few = _best_few(found, max(SHORT, PASSES * len(epoch)))
+    few = _best_few(found, max(SHORT, PASSES * len(found.candidates[0].steps)))
     compared = compare(
         {name: c.config for name, c in few.items()},
         clusters.of,

@@ -135,9 +135,9 @@ def training_plan(
         return Planned(config, training, losses, model)
     of_buckets: tuple[Loss, ...] = ()
 
-    def of_length(bucket: int) -> Model:
+    def of_length(bucket: int, rows: int | None = None) -> Model:
         nonlocal of_buckets
-        model, of_buckets = _built(config, bucket)
+        model, of_buckets = _built(config, bucket, rows)
         return model
 
     buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
@@ -149,10 +149,12 @@ def training_plan(
     return Planned(config, buckets.default, of_buckets, buckets=buckets)
 
 
-def _built(config: Config, bucket: int | None = None) -> tuple[Model, tuple[Loss, ...]]:
+def _built(
+    config: Config, bucket: int | None = None, rows: int | None = None
+) -> tuple[Model, tuple[Loss, ...]]:
     """Build a model with figures of its losses; automatic names are the same each time."""
     with NameManager():
-        return with_figures(build_model(config, bucket))
+        return with_figures(build_model(config, bucket, rows))
 
 
 def job_of(planned: Planned) -> Job:

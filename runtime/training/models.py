@@ -30,8 +30,13 @@ from symgraph.passes.batching import Feed
 BATCH = "N"  # in layouts
 
 
-def build_model(config: Config, bucket: int | None = None) -> Model:
-    """Build a config's model with its loss, of the length of a bucket if there are any.
+def build_model(config: Config, bucket: int | None = None, rows: int | None = None) -> Model:
+    """Build a config's model with its loss.
+
+    Args:
+        config: The config.
+        bucket: The length to unroll for, if there are buckets.
+        rows: The samples of a batch, if they are not data.batch_size.
 
     Raises:
         ConfigError: The function or the file does not give the model that the config describes.
@@ -39,7 +44,7 @@ def build_model(config: Config, bucket: int | None = None) -> Model:
     """
     if (network := network_of(config)) is not None:
         return network.model
-    model = _of_file(config) if is_model_file(config.model) else _of_function(config, bucket)
+    model = _of_file(config) if is_model_file(config.model) else _of_function(config, bucket, rows)
     return model if config.loss is None else with_loss(model, config.loss)
 
 
@@ -49,7 +54,7 @@ def initializer_of(model: Model | None, config: Config) -> init.AnyInitializer:
     return drawn if model is None or not model.params else init.Load(model.params, drawn)
 
 
-def _of_function(config: Config, bucket: int | None) -> Model:
+def _of_function(config: Config, bucket: int | None, rows: int | None) -> Model:
     data = config.data
     arguments: dict[str, Any] = {}
     if isinstance(data, TextConfig):
@@ -58,6 +63,8 @@ def _of_function(config: Config, bucket: int | None) -> Model:
         arguments["batch_size"] = data.batch_size
     if bucket is not None:
         arguments |= {"sequence_length": bucket, "ignore_label": IGNORED}
+    if rows is not None:
+        arguments["batch_size"] = rows
     for name in (*arguments, "dtype"):
         if name in config.args:
             section = "train" if name == "dtype" else "data"

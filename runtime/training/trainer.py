@@ -18,10 +18,12 @@ import numpy as np
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.divergence import IGNORE, STOP
 from runtime.engine.session import RECENT, Arrays, Session, initialize
+from runtime.planning.micro_batches import Recipes
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import Saves, locked, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
 from runtime.training.data.base import Dataset, Inputs
+from runtime.training.data.timed import TimedSentences
 from runtime.training.job import Job, create_optimizer, plan_facts, require_loss
 from runtime.training.loss import mean_loss
 from runtime.training.metrics import HeldOutMetrics
@@ -95,6 +97,9 @@ class Trainer:
         training = data.source("training", config, job.model)
         assert training is not None, "all data has a training part"
         self.source = training
+        self._timed = training if isinstance(training, TimedSentences) else None
+        if self._timed is not None and job.buckets is not None:
+            self._timed.plan(job.buckets)
         self.valid = data.source("held-out", config, job.model)
         cluster.run(lambda transport: agree_on_data(transport, data.digest))
         arrays = initial_arrays(job, cluster)
@@ -250,6 +255,7 @@ class Trainer:
                 "config": self.job.config.model_dump(mode="json"),
                 "vocabulary": self.data.identity,
                 "plan": plan_facts(self.job),
+                "recipes": self._timed and self._timed.recipes.data(),
                 "versions": dict(versions()),
             }
         )
@@ -286,6 +292,8 @@ class Trainer:
             )
         if 0 in self.training.cluster.ranks:
             _warn_of_versions(about.get("versions", {}), path)
+        if self._timed is not None:
+            self._timed.recipes = Recipes.from_data(about["recipes"])
         restore(self.training, path)
         self.saved = self.training.steps
         self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
@@ -452,6 +460,10 @@ FIXED_DATA = (  # likewise, where the kind of data has them
     "sequence_length",
     "buckets",
     "batches_per_step",
+    "micro_batches",
+    "lengths",
+    "rows",
+    "window",
     "vocab",
     "function",
     "held_out",
@@ -463,7 +475,10 @@ FIXED_DATA = (  # likewise, where the kind of data has them
 def _require_same_run(old: object, config: Config, path: Path) -> None:
     """Raise ConfigError if a checkpoint's config differs from the run's in a key of FIXED."""
     new = config.model_dump(mode="json")
-    of_data = [("data", key) for key in FIXED_DATA if key in new["data"]]
+    known = config.data.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(old, dict) and isinstance(old.get("data"), dict):
+        known |= old["data"]  # older checkpoints lack newer keys
+    of_data = [("data", key) for key in FIXED_DATA if key in new["data"] and key in known]
     for key in (*FIXED, *of_data):
         name = ".".join(key)
         before, after = old, new

@@ -16,6 +16,7 @@ from symgraph.core.yaml_check import Section, sections
 from symgraph.core.yaml_lines import KeyPath
 from symgraph.frontend.model import function_path
 
+BY_TIME = "by_time"
 Function = Annotated[str, AfterValidator(function_path)]
 
 
@@ -32,6 +33,20 @@ class _Text(Section):
     these lengths, and ignore_label, the label of padding."""
     batches_per_step: Count = 1
     """Batches per step, which may be of different buckets."""
+    micro_batches: Literal["by_bucket", "by_time"] = "by_bucket"
+    """How the sentences of a training step form micro-batches. by_bucket: a batch has sentences of
+    one bucket, in micro-batches of equal size. by_time: the step's sentences are sorted by length
+    and cut into micro-batches so that the predicted step is the shortest, each with its own length
+    and number of sentences."""
+    lengths: Annotated[tuple[Count, ...], ListOf] | None = None
+    """Lengths that a micro-batch by_time may have, besides the longest bucket's; null: twelve, for
+    which the training text needs the fewest pads."""
+    rows: Annotated[tuple[Count, ...], ListOf] | None = None
+    """Sentences that a micro-batch by_time may have, such as [8, 16, 32]; null: half, once and
+    twice those of a micro-batch by_bucket."""
+    window: Count = 64
+    """Steps whose sentences are sorted by length together, with micro_batches by_time: sentences of
+    similar length share a step. 1: the sentences of a step have any lengths."""
     vocab: Annotated[int, Field(ge=3)] = 10_000
     """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 
@@ -142,6 +157,17 @@ def buckets_of(data: Section) -> tuple[int, ...] | None:
     return data.buckets if isinstance(data, _Text) else None
 
 
+def is_by_time(data: Section) -> bool:
+    """Return whether the micro-batches of a training step are chosen by predicted time."""
+    return isinstance(data, _Text) and data.micro_batches == BY_TIME
+
+
+def sentences_of(data: _Text, micro_batches: int) -> tuple[int, ...]:
+    """Return the numbers of sentences that a micro-batch by_time may have, in rising order."""
+    usual = -(-data.batch_size // micro_batches)
+    return data.rows or tuple(sorted({max(1, usual // 2), usual, 2 * usual}))
+
+
 def batches_per_step(data: Section) -> int:
     """Return the number of batches of a training step."""
     return data.batches_per_step if isinstance(data, _Text) else 1
@@ -170,8 +196,13 @@ def _text_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         yield ("data", "buckets"), "excludes data.sequence_length; remove one of them"
     if not length_keys:
         yield ("data",), "sequence_length or buckets is missing: the time steps to unroll for"
-    if "buckets" not in length_keys and data.get("batches_per_step", 1) != 1:
-        yield ("data", "batches_per_step"), "applies to data.buckets; remove this key"
+    defaults = {name: field.default for name, field in _Text.model_fields.items()}
+    for key in ("batches_per_step", "micro_batches"):
+        if "buckets" not in length_keys and data.get(key, defaults[key]) != defaults[key]:
+            yield ("data", key), "applies to data.buckets; remove this key"
+    for key in ("lengths", "rows", "window"):
+        if data.get("micro_batches") != BY_TIME and data.get(key, defaults[key]) != defaults[key]:
+            yield ("data", key), "applies to data.micro_batches: by_time; remove this key"
 
 
 def _arrays_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

@@ -123,7 +123,7 @@ class BucketSentenceIter(DataIter):
         self.major_axis = layout.find("N")
         self._data_pad = 0 if data_pad is None and invalid_label < 0 else data_pad
         self._shuffle, self._seed, self._pad_tail = shuffle, seed, pad_tail
-        rows = [_encoded(number, s, dtype) for number, s in enumerate(sentences)]
+        rows = [encoded(number, s, dtype) for number, s in enumerate(sentences)]
         lengths = [len(row) for row in rows]
         self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
         self.default_bucket_key = self.buckets[-1]
@@ -203,28 +203,53 @@ class BucketSentenceIter(DataIter):
         return self._batch(*self._plan[at])
 
     def _batch(self, bucket: int, start: int) -> DataBatch:
-        length = self.buckets[bucket]
         rows = self._orders[bucket][start : start + self.batch_size]
-        chosen = self.data[bucket][rows]
-        shape = (self.batch_size, length)
-        data = np.full(shape, self.invalid_label, self.dtype)
-        data[: len(chosen)] = chosen
-        label = np.full(shape, self.invalid_label, self.dtype)
-        label[:, :-1] = data[:, 1:]
-        if self._data_pad is not None:
-            ends = np.zeros((self.batch_size, 1), np.int64)
-            ends[: len(rows), 0] = self._lengths[bucket][rows]
-            data[np.arange(length) >= ends] = self._data_pad
-        if self.layout == "TN":
-            data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
-        return DataBatch(
-            [data],
-            [label],
-            self.batch_size - len(chosen),
-            bucket_key=length,
-            provide_data=[self._describe(self.data_name, length)],
-            provide_label=[self._describe(self.label_name, length)],
+        pairs = zip(self.data[bucket][rows], self._lengths[bucket][rows], strict=True)
+        length = self.buckets[bucket]
+        described = [self._describe(n, length) for n in (self.data_name, self.label_name)]
+        return sentence_batch(
+            [row[:end] for row, end in pairs], described, length, self.invalid_label, self._data_pad
         )
+
+
+def sentence_batch(
+    sentences: Sequence[Array],
+    described: Sequence[DataDesc],
+    bucket_key: Hashable,
+    invalid_label: int,
+    data_pad: int | None = None,
+) -> DataBatch:
+    """Return sentences as a batch, whose labels are the data shifted by one time step.
+
+    Args:
+        sentences: the ids of each.
+        described: the data and the label, of one shape and layout; empty sentences fill them up.
+        bucket_key: the key of the batch's bucket.
+        invalid_label: the padding of labels, and of data without a `data_pad`.
+        data_pad: the padding of data.
+    """
+    provide, _ = described
+    by_time = provide.layout == "TN"
+    shape = provide.shape[::-1] if by_time else provide.shape
+    data = np.full(shape, invalid_label, provide.dtype)
+    for target, sentence in zip(data, sentences, strict=False):
+        target[: len(sentence)] = sentence
+    label = np.full(shape, invalid_label, provide.dtype)
+    label[:, :-1] = data[:, 1:]
+    if data_pad is not None:
+        ends = np.zeros((len(data), 1), np.int64)
+        ends[: len(sentences), 0] = [*map(len, sentences)]
+        data[np.arange(shape[1]) >= ends] = data_pad
+    if by_time:
+        data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
+    return DataBatch(
+        [data],
+        [label],
+        shape[0] - len(sentences),
+        bucket_key=bucket_key,
+        provide_data=[*described[:1]],
+        provide_label=[*described[1:]],
+    )
 
 
 def _check(layout: str, batch_size: object) -> None:
@@ -238,7 +263,7 @@ def _is_count(number: object) -> bool:
     return isinstance(number, int | np.integer) and bool(number >= 1)
 
 
-def _encoded(number: int, sentence: Sequence[int] | Array, dtype: str) -> Array:
+def encoded(number: int, sentence: Sequence[int] | Array, dtype: str) -> Array:
     """Return the ids of a sentence; ConfigError if the dtype cannot represent them exactly."""
     values = np.asarray(sentence)
     if values.dtype.kind in "biuf":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from partitioner.costs.cost import Speed
 from runtime.backends.device.processor import limit_blas
 from runtime.frontends.cli.plan_report import plan_report
 from runtime.training.data.table import load_data
@@ -13,6 +16,7 @@ from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
+from tests.helpers.profiles import ESTIMATES
 from tests.helpers.small_lm import write_bucketed
 
 
@@ -57,6 +61,33 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
     assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
 
 
+@pytest.mark.slow
+def test_a_run_by_time_goes_on_with_the_same_bits_though_prices_have_changed(tmp_path):
+    """A run that measures its prices again would choose other micro-batches."""
+    saved = f"checkpoint.directory={tmp_path / 'saved'}"
+    more = f"checkpoint: {{directory: {tmp_path / 'other'}}}\n"
+    path = write_bucketed(tmp_path, more=more)
+    given = "data.micro_batches=by_time", "data.window=2", "blas_threads=1"
+    slow, fast = (f"partition.costs={priced(tmp_path, call)}" for call in (1e-3, 1e-9))
+    summary, weights, _ = run(path, *given, slow)
+    run(path, *given, slow, saved, "train.steps=5")
+    again, then, first = run(path, *given, fast, saved)
+    assert first == 5
+    assert again["loss"] == summary["loss"]
+    assert again["tokens"] == summary["tokens"]
+    assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
+    _, other, _ = run(path, *given, fast, "checkpoint=null")
+    assert any(other[name].tobytes() != array.tobytes() for name, array in weights.items())
+
+
+def priced(folder, call):
+    """A file of costs with that many seconds a call."""
+    table = replace(ESTIMATES, speed=Speed(1e9, call, 1e10))
+    path = folder / f"costs{call}.json"
+    path.write_text(table.to_json())
+    return path
+
+
 def test_the_plan_says_which_bucket_it_shows(tmp_path):
     text, _ = plan_report(prepare(load_config(str(write_bucketed(tmp_path)))))
     assert "of the buckets 4, 7, 12 the largest is shown" in text
@@ -71,6 +102,13 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
             "sequence_length: 5, batches_per_step: 2",
             "data.batches_per_step: applies to data.buckets",
         ),
+        (
+            "sequence_length: 5, micro_batches: by_time",
+            "data.micro_batches: applies to data.buckets",
+        ),
+        ("buckets: [4], rows: [2]", "data.rows: applies to data.micro_batches: by_time"),
+        ("buckets: [4], window: 2", "data.window: applies to data.micro_batches: by_time"),
+        ("buckets: [4], micro_batches: by_size", "data.micro_batches.*by_bucket.*by_time"),
         ("buckets: []", "data.buckets"),
         ("buckets: [4, 0]", "data.buckets"),
     ],

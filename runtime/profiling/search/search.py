@@ -28,7 +28,7 @@ from runtime.planning.options import AUTO, NONE
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GroupSplit, shard_marks, splits_to_try, weigh
 from runtime.profiling.search.candidate import Candidate
-from runtime.profiling.search.epoch import ALIKE, Epoch
+from runtime.profiling.search.epoch import EpochOf, alike
 from runtime.profiling.trials.baseline import plan_baseline
 from runtime.training.job import samples_of, training_plan
 from symgraph.app.config import Config
@@ -66,7 +66,7 @@ class Found:
     too_large: str = ""
     """Why one device cannot hold the network."""
 
-    def with_baseline(self, one: Config, pricing: CostProvider, epoch: Epoch) -> Found:
+    def with_baseline(self, one: Config, pricing: CostProvider, epoch: EpochOf) -> Found:
         """Add the network on one device.
 
         Args:
@@ -79,7 +79,7 @@ class Found:
             planned = plan_baseline(one, pricing)
         except LimitError as error:
             return replace(self, too_large=str(error))
-        found = replace(Candidate.of(planned.config, (), planned, epoch), baseline=True)
+        found = replace(Candidate.of(planned.config, (), planned, epoch(planned)), baseline=True)
         candidates = sorted([*self.candidates, found], key=lambda c: c.seconds)
         took = self.seconds + time.perf_counter() - begun
         count = self.simulated + found.simulated
@@ -92,7 +92,7 @@ def search(
     config: Config,
     pricing: CostProvider,
     *,
-    epoch: Epoch = ALIKE,
+    epoch: EpochOf = alike,
     seconds: float = SECONDS,
     say: Callable[[str], object] = lambda line: None,
 ) -> Found:
@@ -104,7 +104,7 @@ def search(
     Args:
         config: the config to vary.
         pricing: the provider of costs.
-        epoch: the mixtures of buckets by which candidates are ranked, with their frequencies.
+        epoch: gives the mixtures of buckets by which a candidate is ranked, with their shares.
         seconds: the time limit.
         say: is told what is being tried.
 
@@ -152,7 +152,7 @@ class _Tried:
     """The candidates so far. deadline: of trying more, once there is one."""
 
     def __init__(
-        self, pricing: CostProvider, epoch: Epoch, say: Callable[[str], object], deadline: float
+        self, pricing: CostProvider, epoch: EpochOf, say: Callable[[str], object], deadline: float
     ) -> None:
         self.epoch, self.say, self.deadline = epoch, say, deadline
         self._pricing = pricing
@@ -180,7 +180,7 @@ class _Tried:
     ) -> Candidate:
         begun = time.perf_counter() - self._measuring
         planned = training_plan(config, self._price, quick=quick, placement=placement)
-        found = Candidate.of(config, splits, planned, self.epoch)
+        found = Candidate.of(config, splits, planned, self.epoch(planned))
         took = time.perf_counter() - self._measuring - begun
         return replace(found, quick=quick, took=took)
 

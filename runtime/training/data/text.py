@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runtime.training.data.base import Inputs, Part, Source
+from runtime.training.data.timed import TimedSentences
 from symgraph.app.config import Config
 from symgraph.app.corpus import (
     EOS,
@@ -16,7 +17,13 @@ from symgraph.app.corpus import (
     stdlib_text,
     text,
 )
-from symgraph.app.data_config import StdlibTextData, TextConfig, TextData
+from symgraph.app.data_config import (
+    StdlibTextData,
+    TextConfig,
+    TextData,
+    is_by_time,
+    sentences_of,
+)
 from symgraph.core.errors import ConfigError
 from symgraph.frontend.io import DataBatch, DataDesc
 from symgraph.frontend.model import Model
@@ -126,6 +133,8 @@ class TextDataset:
         data, seed = config.data, config.train.seed
         assert isinstance(data, TextConfig), "its section"
         ids = self.corpus.train
+        if part == "training" and is_by_time(data):
+            return _timed(ids, data, config)
         if part == "held-out":
             ids = self.corpus.valid
             # Without backward, several batches per step gain nothing.
@@ -134,6 +143,24 @@ class TextDataset:
             return Stream(ids, data) if data.buckets is None else Sentences(ids, data, seed)
         except ConfigError as error:
             raise ConfigError(f"the {part} text: {error}") from None
+
+
+def _timed(ids: Ids, data: TextConfig, config: Config) -> TimedSentences:
+    assert data.buckets is not None
+    return TimedSentences(
+        sentences(ids),
+        data.batch_size * data.batches_per_step,
+        max(data.buckets),
+        sentences_of(data, config.pipeline.micro_batches),
+        data.lengths,
+        IGNORED,
+        "data",
+        "label",
+        layout=LAYOUT,
+        window=data.window,
+        seed=config.train.seed,
+        data_pad=EOS,
+    )
 
 
 def load_text(data: TextData) -> TextDataset:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from runtime.planning.buckets import largest_first
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import always
 from runtime.planning.mixed_step import predict
-from runtime.profiling.search.epoch import ALIKE, Epoch, epoch_of
+from runtime.profiling.search.epoch import Epoch, alike, epoch_of
 from runtime.profiling.search.search import Found, search
 from runtime.profiling.search.winner import evidence, gain_of_search, write_winner
 from runtime.profiling.trials.baseline import baseline_of
@@ -121,7 +122,7 @@ def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
 
 def with_one_device(given: Config, found: Found) -> Found:
     prices = load_prices(str(given.partition.costs))
-    return found.with_baseline(baseline_of(given), always(prices), ALIKE)
+    return found.with_baseline(baseline_of(given), always(prices), alike)
 
 
 @pytest.mark.slow
@@ -197,12 +198,12 @@ def bucketed(tmp_path_factory) -> Config:
 
 @pytest.fixture(scope="module")
 def epoch(bucketed) -> Epoch:
-    return epoch_of(bucketed, load_data(bucketed))
+    return epoch_of(bucketed, load_data(bucketed))(training_plan(bucketed))
 
 
 @pytest.fixture(scope="module")
 def best(bucketed, epoch) -> Found:
-    return found_for(bucketed, epoch=epoch)
+    return found_for(bucketed, epoch=lambda planned: epoch)
 
 
 def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
@@ -217,6 +218,23 @@ def test_an_epoch_counts_which_buckets_come_together(bucketed, epoch):
     for mixture, part in epoch:
         assert part == pytest.approx(keys.count(list(mixture)) / len(keys))
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
+
+
+@pytest.mark.slow
+def test_micro_batches_by_time_are_those_of_each_candidates_prices(bucketed):
+    data = bucketed.data.model_copy(update={"micro_batches": "by_time", "window": 2})
+    by_time = bucketed.model_copy(update={"data": data})
+    found = found_for(by_time, epoch=epoch_of(by_time, load_data(by_time)), seconds=1.0)
+    planned = found.candidates[0].planned
+    source = load_data(by_time).source("training", planned.config, None)
+    source.plan(planned.buckets)
+    keys = [
+        tuple(b.bucket_key for b in largest_first(source.batches(n))) for n in range(len(source))
+    ]
+    parts = dict(epoch_of(by_time, load_data(by_time))(planned))
+    assert {*parts} <= {*keys}
+    assert sum(parts.values()) == pytest.approx(1)
+    assert found.candidates[0].seconds > 0
 
 
 @pytest.mark.slow
