@@ -4,9 +4,10 @@
 
 Epochs of the variants alternate, so other work on the machine affects all of them alike. The losses
 of the first epoch are compared bit by bit between two devices and one. Memory is the size of a
-process after a step of every bucket, or of the largest alone. A step has one batch and uses zb-h1.
-"cores" is the processor time of an epoch divided by its seconds. `key.path=value` changes all
-configs.
+process after a step of every bucket, or of the largest alone. A step has one batch and uses zb-h1;
+two variants have steps of two batches, in micro-batches of equal rows or by predicted time. "pads"
+is the share of all places whose label does not count, "cores" the processor time of an epoch over
+its seconds. `key.path=value` changes all configs.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ from symgraph.io import DataBatch, DataDesc
 
 FOLDER = Path(__file__).parent.parent / "examples" / "lstm_ptb"
 PLANNED, HAND, PADDED, ALONE = "planner's", "by hand", "padded to 60", "by hand, one device"
+TWO, TIMED = "by hand, two batches", "by hand, two batches by time"
 LONGEST = 60
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     PLANNED: ("bucketed.yaml", ()),
     HAND: ("hand.yaml", ()),
     PADDED: ("hand.yaml", (f"data.buckets=[{LONGEST}]",)),
     ALONE: ("hand.yaml", ("devices=[cpu(0)]",)),
+    TWO: ("hand.yaml", ("data.batches_per_step=2",)),
+    TIMED: ("hand.yaml", ("data.batches_per_step=2", "data.micro_batches=by_time")),
 }
 
 
@@ -65,11 +69,22 @@ def make_trainer(name: str, options: argparse.Namespace, stack: ExitStack) -> Tr
 
 
 class Epoch(NamedTuple):
-    """Seconds of an epoch, the processor time per second, and the summed loss of each step."""
+    """Seconds of an epoch, its processor time per second, its words and each step's loss."""
 
     seconds: float
     cores: float
+    words: int
     losses: list[float]
+
+    @property
+    def rate(self) -> float:
+        """Words per second."""
+        return self.words / self.seconds
+
+    @property
+    def work(self) -> float:
+        """Words per second of processor time."""
+        return self.rate / self.cores
 
 
 def epoch(trainer: Trainer) -> Epoch:
@@ -79,7 +94,16 @@ def epoch(trainer: Trainer) -> Epoch:
         figures = trainer.training.step_batches(trainer.source.batches(step))
         losses.append(figures["nll_nll"])
     seconds = time.perf_counter() - begun
-    return Epoch(seconds, (time.process_time() - used) / seconds, losses)
+    used = time.process_time() - used
+    words = sum(trainer.source.count(step) for step in range(len(trainer.source)))
+    return Epoch(seconds, used / seconds, words, losses)
+
+
+def pads(trainer: Trainer) -> float:
+    """Return the share of an epoch's places whose label does not count."""
+    steps, source = range(len(trainer.source)), trainer.source
+    places = sum(b.data[0].size for step in steps for b in source.batches(step))
+    return 1 - sum(map(source.count, steps)) / places
 
 
 def blank(trainer: Trainer, length: int) -> DataBatch:
@@ -138,17 +162,26 @@ def compare_epochs(options: argparse.Namespace, console: Console) -> None:
         for _ in range(options.rounds):
             for name, trainer in trainers.items():
                 epochs[name].append(epoch(trainer))
-        source = trainers[PLANNED].source
-        words = sum(source.count(step) for step in range(len(source)))
-    table = Table(title=f"an epoch of {words} words, median of {options.rounds}")
-    for heading in ("", "steps", "seconds", "cores", "words a second", f"times {PADDED}"):
+        shares = {name: pads(trainer) for name, trainer in trainers.items()}
+    table = Table(title=f"an epoch of {epochs[HAND][0].words} words, median of {options.rounds}")
+    for heading in ("", "steps", "pads", "seconds", "cores", "words/s", f"times {PADDED}"):
         table.add_column(heading, justify="right")
     for name, own in epochs.items():
         seconds, cores = median(e.seconds for e in own), median(e.cores for e in own)
-        ratio = median(b.seconds / a.seconds for a, b in zip(own, epochs[PADDED], strict=True))
-        figures = f"{seconds:.2f}", f"{cores:.2f}", f"{words / seconds:.0f}", f"{ratio:.2f}"
-        table.add_row(name, str(len(first[name])), *figures)
+        ratio = median(a.rate / b.rate for a, b in zip(own, epochs[PADDED], strict=True))
+        rate = median(e.rate for e in own)
+        figures = f"{seconds:.2f}", f"{cores:.2f}", f"{rate:.0f}", f"{ratio:.2f}"
+        table.add_row(name, str(len(first[name])), f"{shares[name]:.0%}", *figures)
     console.print(table)
+    pairs = [*zip(epochs[TIMED], epochs[TWO], strict=True)]
+    for unit, ratios in (
+        ("second", [a.rate / b.rate for a, b in pairs]),
+        ("second of processor time", [a.work / b.work for a, b in pairs]),
+    ):
+        console.print(
+            f"{TIMED}, words a {unit}: {median(ratios):.2f} times {TWO} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})"
+        )
     for name in (PLANNED, HAND):
         equal = "equal bits" if first[name] == first[ALONE] else "DIFFERENT"
         console.print(f"losses of {len(first[name])} steps, {name} and {ALONE}: {equal}")

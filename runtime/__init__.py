@@ -31,6 +31,7 @@ from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
 from runtime.schedule.timeline import Event, Timeline
 from runtime.schedule.views.breakdown import breakdown, critical_path
 from runtime.training.checkpoints.sessions import load_checkpoint, save_checkpoint
+from runtime.training.data.timed import TimedSentences
 from runtime.transports import Cluster, ThreadCluster, launched_by_mpi, make_cluster
 
 sys.modules["runtime.chainermn"] = chainermn  # its public name
@@ -52,6 +53,7 @@ __all__ = [
     "Schedule",
     "Session",
     "ThreadCluster",
+    "TimedSentences",
     "Timeline",
     "breakdown",
     "chainermn",

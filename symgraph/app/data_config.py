@@ -45,8 +45,8 @@ class _Text(Section):
     """Sentences that a micro-batch by_time may have, such as [8, 16, 32]; null: half, once and
     twice those of a micro-batch by_bucket."""
     window: Count = 64
-    """Steps whose sentences are sorted by length together, with micro_batches by_time: sentences of
-    similar length share a step. 1: the sentences of a step have any lengths."""
+    """Steps whose sentences are sorted by length together, with micro_batches by_time, and cut into
+    batches of similar lengths, of which each step has long and short ones."""
     vocab: Annotated[int, Field(ge=3)] = 10_000
     """Size of the vocabulary: <unk>, <eos> and the most frequent tokens."""
 

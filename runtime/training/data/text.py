@@ -149,7 +149,7 @@ def _timed(ids: Ids, data: TextConfig, config: Config) -> TimedSentences:
     assert data.buckets is not None
     return TimedSentences(
         sentences(ids),
-        data.batch_size * data.batches_per_step,
+        data.batch_size,
         max(data.buckets),
         sentences_of(data, config.pipeline.micro_batches),
         data.lengths,
@@ -157,6 +157,7 @@ def _timed(ids: Ids, data: TextConfig, config: Config) -> TimedSentences:
         "data",
         "label",
         layout=LAYOUT,
+        batches_per_step=data.batches_per_step,
         window=data.window,
         seed=config.train.seed,
         data_pad=EOS,

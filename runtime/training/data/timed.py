@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,12 @@ LENGTHS = 12  # that are chosen if none are given
 class TimedSentences:
     """The steps of sentences, each in micro-batches that are predicted to take the least time.
 
-    Which sentences a step has depends on the seed, the epoch and the lengths only: those of
-    `window` steps are shuffled, sorted by length and cut into steps, which come in random order.
+    Which sentences a step has depends on the seed, the epoch and the lengths only. The sentences of
+    `window` steps are shuffled, sorted by length and cut into batches. A step has long and short
+    ones, so that all have about as many words, and the steps come in random order:
+
+        batches by length   9 8 7 | 6 5 4 | 3 2 1        steps   9 4 3    8 5 2    7 6 1
+
     How a step's sentences form micro-batches depends on the recipes that `plan` has chosen, or that
     a checkpoint holds; see runtime.planning.micro_batches. `discarded` counts sentences that are
     longer than `longest`, which are in no step.
@@ -33,7 +38,7 @@ class TimedSentences:
     def __init__(
         self,
         sentences: Iterable[Sequence[int] | Array],
-        step_size: int,
+        batch_size: int,
         longest: int,
         rows: Iterable[int],
         lengths: Iterable[int] | None = None,
@@ -43,6 +48,7 @@ class TimedSentences:
         dtype: str = "int32",
         layout: str = "NT",
         *,
+        batches_per_step: int = 1,
         window: int = WINDOW,
         seed: int = 0,
         data_pad: int | None = None,
@@ -51,11 +57,12 @@ class TimedSentences:
 
         Args:
             sentences: lists of ids.
-            step_size: the sentences of a step.
+            batch_size: the sentences of a batch, which are of similar length.
             longest: the words of the longest sentence to use.
             rows: the numbers of sentences that micro-batches may have.
             lengths: the lengths that micro-batches may have, besides `longest`; None: twelve, for
                 which the fewest pads are needed.
+            batches_per_step: the batches of a step.
             window: steps whose sentences are sorted by length together.
             seed: the seed of the order.
 
@@ -64,26 +71,35 @@ class TimedSentences:
         Raises:
             ConfigError: no sentence fits the lengths, or ids do not fit the dtype.
         """
-        self.step_size, self.window, self.seed = step_size, window, seed
+        self.batch_size, self.batches_per_step = batch_size, batches_per_step
+        self.window, self.seed = window, seed
         self.names, self.dtype, self.layout = (data_name, label_name), dtype, layout
         self.invalid_label, self.data_pad = invalid_label, data_pad
         every = [encoded(number, s, dtype) for number, s in enumerate(sentences)]
         self.sentences = [s for s in every if len(s) <= longest]
-        self.discarded = len(every) - len(self.sentences)
-        if not self.sentences:
-            raise ConfigError(f"no sentence has {longest} words or fewer; add a longer bucket")
         self._sizes = np.array([*map(len, self.sentences)])
+        self.discarded = len(every) - len(self.sentences)
+        self._check(longest, every)
         if lengths is None:
             lengths = least_padding(self._sizes, LENGTHS)
         self.lengths, self.rows = sorted({*lengths, longest}), sorted({*rows})
-        if self.discarded:
-            warnings.warn(
-                f"{self.discarded} of {len(every)} sentences are longer than the longest "
-                f"bucket ({longest}) and are left out; add a bucket of {max(map(len, every))}",
-                stacklevel=2,
-            )
         self._recipes: Recipes | None = None
         self._epoch = lru_cache(maxsize=2)(self._order)
+
+    def _check(self, longest: int, every: Sequence[Array]) -> None:
+        if not self.sentences:
+            raise ConfigError(f"no sentence has {longest} words or fewer; add a longer bucket")
+        if self.discarded:
+            warnings.warn(
+                f"{self.discarded} of {len(every)} sentences are longer than the longest bucket "
+                f"({longest}) and are left out; add a bucket of {max(map(len, every))}",
+                stacklevel=3,
+            )
+
+    @property
+    def step_size(self) -> int:
+        """The sentences of a step; the last one of an epoch may have fewer."""
+        return self.batch_size * self.batches_per_step
 
     def __len__(self) -> int:
         return -(-len(self.sentences) // self.step_size)
@@ -170,6 +186,16 @@ class TimedSentences:
         steps = []
         for begin in range(0, len(order), together):
             some = order[begin : begin + together]
-            some = some[np.argsort(-self._sizes[some], kind="stable")]
-            steps += [some[i : i + self.step_size] for i in range(0, len(some), self.step_size)]
+            steps += self._dealt(some[np.argsort(-self._sizes[some], kind="stable")])
         return [steps[i] for i in rng.permutation(len(steps))]
+
+    def _dealt(self, some: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Deal the batches of sorted sentences to steps, there and back, the longest first."""
+        batches = [some[i : i + self.batch_size] for i in range(0, len(some), self.batch_size)]
+        count = -(-len(some) // self.step_size)
+        rounds = [batches[i : i + count] for i in range(0, len(batches), count)]
+        dealt = [together[:: 1 - 2 * (n % 2)] for n, together in enumerate(rounds)]
+        return [
+            np.concatenate([batch for batch in step if batch is not None])
+            for step in zip_longest(*dealt)
+        ]

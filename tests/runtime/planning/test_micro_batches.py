@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import chain, combinations
 
 import numpy as np
@@ -13,7 +14,7 @@ from runtime.planning.costs.prices import NOMINAL
 from runtime.planning.micro_batches import Recipes, Times, best_cut, least_padding
 from runtime.training.data.timed import TimedSentences
 from runtime.transports import ThreadCluster
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, ScheduleError
 from tests.helpers.buckets import (
     PAD,
     VOCAB,
@@ -105,12 +106,28 @@ def test_a_step_gets_the_quickest_of_few_recipes_that_hold_it():
 
 
 def test_further_recipes_save_time():
-    steps = [falling(np.random.default_rng(i), 8, most=2 + i % 8) for i in range(40)]
+    steps = [falling(np.random.default_rng(i), 8, most=2 + i % 8) for i in range(12)]
     totals = [
-        sum(TIMES.of_step(chosen(steps, most).for_step(s)) for s in steps) for most in (1, 2, 4, 8)
+        sum(TIMES.of_step(chosen(steps, most).for_step(s)) for s in steps) for most in (1, 2, 8)
     ]
     assert totals == sorted(totals, reverse=True)
     assert totals[-1] < 0.7 * totals[0]
+
+
+def test_recipes_fit_the_memory():
+    """With a limit, a step of many rows at once is an error when it comes."""
+
+    def require(recipe):
+        if max(key.rows * key.bucket for key in recipe) > 18:
+            raise ScheduleError("too large")
+
+    steps = [falling(np.random.default_rng(i), 8) for i in range(6)]
+    recipes = Recipes.choose(steps, LENGTHS, TIMES, sentences=8, require=require)
+    largest = {max(key.rows * key.bucket for key in recipe) for recipe in recipes.known}
+    assert max(largest) <= 18
+    assert len(recipes.known) > 1
+    with pytest.raises(ScheduleError, match="too large"):
+        Recipes.choose(steps, LENGTHS, replace(TIMES, rows=(4, 8)), sentences=8, require=require)
 
 
 def test_recipes_go_through_json():
@@ -129,9 +146,8 @@ def ids(count=40, longest=9, seed=3):
 
 
 def timed(sentences, seed=0, window=2, **more):
-    return TimedSentences(
-        sentences, 8, 9, (2, 4), invalid_label=PAD, window=window, seed=seed, **more
-    )
+    given = {"batches_per_step": 2, "invalid_label": PAD, "window": window, "seed": seed, **more}
+    return TimedSentences(sentences, 4, 9, (2, 4), **given)
 
 
 def planned(source, sym_gen=None, devices=2, schedule="1f1b") -> Buckets:
@@ -165,6 +181,13 @@ def test_an_epoch_has_every_sentence_once_and_a_step_the_same_ones_by_any_recipe
     for step in range(5):
         labels = [b.label[0] for b in source.batches(step)]
         assert source.count(step) == sum(int((label != PAD).sum()) for label in labels)
+
+
+def test_a_step_has_long_and_short_sentences():
+    given = [[1] * n for n in range(1, 10)]
+    source = TimedSentences(given, 1, 9, (1,), batches_per_step=3, window=3)
+    steps = sorted([source._sizes[source._members(n)].tolist() for n in range(3)])
+    assert steps == [[7, 6, 1], [8, 5, 2], [9, 4, 3]]
 
 
 def test_sentences_too_long_are_counted():
