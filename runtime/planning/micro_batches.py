@@ -77,11 +77,12 @@ class Times:
         """
         optimize = importlib.import_module("scipy.optimize")
         corners = product({lengths[0], lengths[len(lengths) // 2]}, {rows[0], rows[-1]})
-        known = [MicroBatchKey(*corner) for corner in sorted(corners)]
-        seconds = np.array([_seconds(buckets, key, provide) for key in known])
-        terms = np.array([[1, key.bucket, key.bucket * key.rows] for key in known])
+        known = sorted(corners)
+        seconds = np.array([_seconds(buckets, MicroBatchKey(*key), provide) for key in known])
+        terms = np.array([[1, length, length * count] for length, count in known])
         fitted, _ = optimize.nnls(terms / seconds[:, None], np.ones(len(known)))
-        return cls(_fill(buckets), *map(float, fitted), tuple(rows))
+        begin, time_step, word = map(float, fitted)
+        return cls(_fill(buckets), begin, time_step, word, tuple(rows))
 
     def of_one(self, key: MicroBatchKey) -> float:
         """Return the seconds of a micro-batch on its busiest rank."""
@@ -129,7 +130,8 @@ def least_padding(sizes: Lengths, count: int) -> list[int]:
     words = [0, *accumulate((distinct * often).tolist())]
     below = [0, *accumulate(often.tolist())]
     # [sentences up to this length]: (pads, lengths), with one more length in each round
-    best: list[tuple[int, tuple[int, ...]]] = [(0, ())] + [(1 << 62, ())] * len(distinct)
+    unknown: tuple[int, tuple[int, ...]] = 1 << 62, ()
+    best = [(0, unknown[1]), *[unknown] * len(distinct)]
     for _ in range(min(count, len(distinct))):
         best = [
             min(
@@ -184,11 +186,11 @@ def _cut(
                 least[first], chosen[first] = total, key
     recipe, at = [], 0
     while at < len(fitting):
-        key = chosen[at]
-        if key is None:
+        own = chosen[at]
+        if own is None:
             return None
-        recipe.append(key)
-        at += key.rows
+        recipe.append(own)
+        at += own.rows
     return tuple(recipe)
 
 

@@ -116,8 +116,9 @@ class Mixed:
 def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed:
     """Return the programs of a step of these parts.
 
-    The micro-batches enter as they are given, longest first or shortest first, whichever is
-    predicted to take the least time.
+    The micro-batches enter as they are given, longest first, shortest first, with the longest in
+    the middle, or the shortest and then the longest first, whichever is predicted to take the least
+    time: a short one first fills the pipeline soon, a short one last drains it soon.
 
     Args:
         parts: the batches.
@@ -197,7 +198,9 @@ def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tupl
     ]
     rising = sorted(order, key=seconds.__getitem__)
     falling = sorted(order, key=lambda mb: -seconds[mb])
-    return list(dict.fromkeys([tuple(order), tuple(falling), tuple(rising)]))
+    hill = [*falling[1::2][::-1], *falling[::2]]
+    filling = [falling[-1], *falling[:-1]]
+    return [*dict.fromkeys(map(tuple, (order, falling, rising, hill, filling)))]
 
 
 def _reordered(program: Program, order: Sequence[int]) -> Program:
