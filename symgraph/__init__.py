@@ -23,6 +23,7 @@ from symgraph.app import command_line
 from symgraph.core import errors
 from symgraph.core.context import Context, cpu, cpu_pinned, current_context, gpu
 from symgraph.core.errors import SymgraphError
+from symgraph.core.errors import SymgraphError as MXNetError
 from symgraph.core.types import TensorType
 from symgraph.frontend import (
     attribute,
@@ -103,6 +104,7 @@ __all__ = [
     "AttrScope",
     "Context",
     "Feed",
+    "MXNetError",
     "Model",
     "Symbol",
     "SymgraphError",

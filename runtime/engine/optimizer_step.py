@@ -247,6 +247,7 @@ class OptimizerStep:
         elif self.clip is not None:
             self._scale *= self.clip / math.sqrt(squares)
         self.updates += 1
+        self.optimizer.num_update = self.updates  # alike on all ranks
 
     def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""

@@ -25,13 +25,14 @@ class MNISTIter(NDArrayIter):
         image: path of the images, an IDX file that may be compressed.
         label: path of the labels.
         batch_size: images per batch.
-        shuffle: whether each epoch has a random order.
+        shuffle: whether the images are in a random order, the same in each epoch (MXNet).
         flat: whether images are rows of 784 numbers, not of shape (1, 28, 28).
         seed: seed of the order.
         silent: accepted without effect.
         num_parts: parts that the images are dealt out to, for several processes.
         part_index: which part this iterator has.
-        input_shape: shape of an image, in place of the two above.
+        input_shape: shape of an image, instead of what `flat` says.
+        data_shape: accepted without effect.
         data_name: name of the images.
         label_name: name of the labels.
 
@@ -51,6 +52,7 @@ class MNISTIter(NDArrayIter):
         num_parts: int = 1,
         part_index: int = 0,
         input_shape: Sequence[int] | None = None,
+        data_shape: Sequence[int] | None = None,
         data_name: str = "data",
         label_name: str = "softmax_label",
     ) -> None:
@@ -65,16 +67,15 @@ class MNISTIter(NDArrayIter):
         size = len(images) // num_parts
         part = slice(part_index * size, (part_index + 1) * size)
         shape = input_shape or ([-1] if flat else [1, *images.shape[1:]])
-        pixels = images[part].astype(np.float32) / 256.0
+        order = np.random.default_rng(seed).permutation(size) if shuffle else np.arange(size)
+        pixels = images[part][order].astype(np.float32) / 256.0
         super().__init__(
             pixels.reshape(size, *shape),
-            labels[part].astype(np.float32),
+            labels[part][order].astype(np.float32),
             batch_size,
-            shuffle,
-            "discard",
-            data_name,
-            label_name,
-            seed=seed,
+            last_batch_handle="discard",
+            data_name=data_name,
+            label_name=label_name,
         )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from symgraph.core import rand
 from symgraph.core.errors import GraphError, ShapeError, nearest
 from symgraph.core.number_checks import require_numbers
+from symgraph.core.seeding import SEEDING
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -39,11 +40,46 @@ _ZERO_ENDINGS = (
     "_init_h",
 )
 _ONE_ENDINGS = ("gamma", "moving_var")
+_OWN = {"bias": "_init_bias", "beta": "_init_beta", "gamma": "_init_gamma"}
 
 
-@dataclass(frozen=True)
-class Initializer(ABC):
+class InitDesc(str):
+    """A parameter's name with its variable's attributes (`mx.init.InitDesc`)."""
+
+    #: The variable's attributes.
+    attrs: Mapping[str, str]
+    #: The network's initializer.
+    global_init: Any
+
+    def __new__(
+        cls, name: str, attrs: Mapping[str, str] | None = None, global_init: Any = None
+    ) -> InitDesc:
+        made = super().__new__(cls, name)
+        made.attrs, made.global_init = attrs or {}, global_init
+        return made
+
+
+def _or_in_place(call: Callable[..., Array]) -> Callable[..., Array]:
+    """Let a call with a name and an array fill the array, as MXNet's calls do."""
+
+    @wraps(call)
+    def either(self: Any, name: str, shape: Any, *others: Any, **named: Any) -> Array:
+        if not isinstance(shape, np.ndarray):
+            return call(self, name, shape, *others, **named)
+        attrs = getattr(name, "attrs", None)
+        shape[...] = call(self, str(name), shape.shape, shape.dtype, SEEDING.seed, attrs)
+        return shape
+
+    return either
+
+
+@dataclass(frozen=True, init=False)
+class Initializer:
     """Base class of initializers (`mx.init.Initializer`).
+
+    One of one's own implements `fill`, or MXNet's `_init_weight(name, arr)`, which changes an array
+    in place; then `_init_bias`, `_init_gamma`, `_init_beta` and `_init_default` too, where the
+    rules below are not wanted.
 
     The ending of the parameter's name decides: names in `weight` are filled by the initializer,
     those in `bias` or `beta`, moving means and initial RNN states with 0, those in `gamma` and
@@ -51,9 +87,14 @@ class Initializer(ABC):
     precedence. Raises GraphError for arguments that are not numbers.
     """
 
+    def __init__(self, **arguments: Any) -> None:
+        """Keep the arguments of an initializer of one's own, for `dumps`."""
+        object.__setattr__(self, "_arguments", arguments)
+
     def __post_init__(self) -> None:
         require_numbers(self, GraphError)
 
+    @_or_in_place
     def __call__(
         self,
         name: str,
@@ -64,17 +105,23 @@ class Initializer(ABC):
     ) -> Array:
         """Return a new array with the first values of a parameter.
 
-        Raises GraphError for a name that no rule covers.
+        Called with a name and an array of numpy or `mx.nd`, it fills the array instead, with the
+        seed of `mx.random.seed`. Raises GraphError for a name that no rule covers.
         """
         text = (attrs or {}).get("__init__")
         if text:
             return _load(text, {}).fill(name, shape, dtype, seed)
         if name.endswith("weight"):
             return self.fill(name, shape, dtype, seed)
+        own = next((n for e, n in _OWN.items() if name.endswith(e) and hasattr(self, n)), None)
+        if own is not None:
+            return self._changed(own, name, shape, dtype)
         if name.endswith(_ZERO_ENDINGS):
             return np.zeros(shape, dtype)
         if name.endswith(_ONE_ENDINGS):
             return np.ones(shape, dtype)
+        if hasattr(self, "_init_default"):
+            return self._changed("_init_default", name, shape, dtype)
         known = ", ".join(("weight", *_ZERO_ENDINGS, *_ONE_ENDINGS))
         raise GraphError(
             f"no first values for parameter {name!r}: its name does not end in one of {known}; "
@@ -83,13 +130,23 @@ class Initializer(ABC):
 
     def dumps(self) -> str:
         """Write the initializer as JSON `[name, arguments]`, as MXNet does; `create` reads it."""
-        arguments = {f.name: getattr(self, f.name) for f in fields(self)}
+        own: dict[str, Any] = getattr(self, "_arguments", {})
+        arguments = own | {f.name: getattr(self, f.name) for f in fields(self)}
         kind = type(self).__name__.lower()
         return json.dumps([kind, arguments], default=lambda value: np.asarray(value).tolist())
 
-    @abstractmethod
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
         """Return the values regardless of the name's ending; the name seeds the random numbers."""
+        if not hasattr(self, "_init_weight"):
+            kind = type(self).__name__
+            raise NotImplementedError(f"initializer {kind} has neither fill nor _init_weight")
+        return self._changed("_init_weight", name, shape, dtype)
+
+    def _changed(self, method: str, name: str, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        """Return what a method in MXNet's way makes of an array of zeros."""
+        array = np.zeros(shape, dtype)
+        getattr(self, method)(InitDesc(name), array)
+        return array
 
 
 INITIALIZERS: dict[str, type[Initializer]] = {}
@@ -298,6 +355,8 @@ class Mixed:
             raise GraphError(f"Mixed: {error.pattern!r} is not a pattern: {error}") from None
         self._rules = list(zip(compiled, map(create, initializers), strict=True))
 
+    @_or_in_place
+    @_or_in_place
     def __call__(
         self,
         name: str,
@@ -334,6 +393,8 @@ class Load:
         self.param = {re.sub("^(arg|aux):", "", name): np.asarray(a) for name, a in param.items()}
         self.default_init = None if default_init is None else create(default_init)
 
+    @_or_in_place
+    @_or_in_place
     def __call__(
         self,
         name: str,

@@ -82,7 +82,7 @@ class LRScheduler:
     def with_base_lr(self, base_lr: float) -> Self:
         """Return the same schedule with another `base_lr`."""
         other = copy.copy(self)
-        object.__setattr__(other, "base_lr", base_lr)
+        other.base_lr = base_lr
         other.__post_init__()
         return other
 
@@ -109,7 +109,7 @@ def with_base_lr(schedule: LRScheduler, base_lr: float | None) -> LRScheduler:
     return schedule.with_base_lr(base_lr)
 
 
-@dataclass(frozen=True)
+@dataclass
 class FactorScheduler(LRScheduler):
     """base_lr * factor ** ((num_update - 1) // step), but at least `stop_factor_lr` (MXNet).
 
@@ -136,7 +136,7 @@ class FactorScheduler(LRScheduler):
         return max(self.base_lr * self.factor**times, self.stop_factor_lr)
 
 
-@dataclass(frozen=True)
+@dataclass
 class MultiFactorScheduler(LRScheduler):
     """base_lr * factor ** (number of entries of `step` below num_update) (MXNet).
 
@@ -192,7 +192,7 @@ class _Descent(LRScheduler, ABC):
         """Return the share of the descent that is left at x: 1 at x = 0, 0 at x = 1."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PolyScheduler(_Descent):
     """Descend from base_lr to final_lr along (1 - x) ** pwr, until update `max_update` (MXNet)."""
 
@@ -212,7 +212,7 @@ class PolyScheduler(_Descent):
         return math.pow(1.0 - x, self.pwr)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CosineScheduler(_Descent):
     """Descend from base_lr to final_lr along (1 + cos(pi * x)) / 2, until `max_update` (MXNet)."""
 

@@ -288,7 +288,7 @@ METRICS: dict[str, type[EvalMetric]] = {
     "rmse": RMSE,
     "loss": Loss,
 }
-Metric = str | EvalMetric | Callable[[Array, Array], Any]
+Metric = str | EvalMetric | Callable[[Array, Array], Any] | dict[str, Any]
 
 
 def register(kind: type[EvalMetric]) -> type[EvalMetric]:
@@ -312,7 +312,7 @@ def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> Eva
 
     Args:
         metric: a name in any case, a function of a label and a prediction, a metric, a list of
-            these, or what `get_config` returned, as JSON.
+            these, or what `get_config` returned, perhaps as JSON.
         *values: arguments of the metric's class by position.
         **arguments: arguments of the metric's class by name.
 
@@ -324,8 +324,10 @@ def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> Eva
     if isinstance(metric, (list, tuple)):
         return CompositeEvalMetric(metric, *values, **arguments)
     if isinstance(metric, str) and metric.startswith("{"):
-        arguments = json.loads(metric)
-        metric = arguments.pop("metric")
+        metric = json.loads(metric)
+    if isinstance(metric, dict):
+        arguments = {key: value for key, value in metric.items() if key != "metric"}
+        metric = str(metric["metric"])
     if isinstance(metric, type) or not (isinstance(metric, str) or callable(metric)):
         raise GraphError(
             f"{metric!r} is not a metric: pass one such as Accuracy(), a name, a function of a "

@@ -88,7 +88,7 @@ class BucketSentenceIter(DataIter):
         data_name: name of the data.
         label_name: name of the label.
         dtype: dtype of data and label.
-        layout: NT (batch first) or TN.
+        layout: NT (batch first) or TN; a C behind it is allowed.
         pad_tail: fill up incomplete batches with empty sentences instead of dropping them.
         shuffle: whether the order is random.
         seed: seed of the order.
@@ -167,7 +167,7 @@ class BucketSentenceIter(DataIter):
         return [self._describe(self.label_name, self.default_bucket_key)]
 
     def _describe(self, name: str, length: int) -> DataDesc:
-        shape = (self.batch_size, length) if self.layout == "NT" else (length, self.batch_size)
+        shape = (self.batch_size, length) if self.major_axis == 0 else (length, self.batch_size)
         return DataDesc(name, shape, self.dtype, self.layout)
 
     def reset(self) -> None:
@@ -229,7 +229,7 @@ def sentence_batch(
         data_pad: the padding of data.
     """
     provide, _ = described
-    by_time = provide.layout == "TN"
+    by_time = provide.layout.startswith("T")
     shape = provide.shape[::-1] if by_time else provide.shape
     data = np.full(shape, invalid_label, provide.dtype)
     for target, sentence in zip(data, sentences, strict=False):
@@ -253,8 +253,8 @@ def sentence_batch(
 
 
 def _check(layout: str, batch_size: object) -> None:
-    if layout not in LAYOUTS:
-        raise ConfigError(f"no layout {layout!r}; {nearest(layout, LAYOUTS)}")
+    if not isinstance(layout, str) or layout.removesuffix("C") not in LAYOUTS:
+        raise ConfigError(f"no layout {layout!r}; {nearest(str(layout), LAYOUTS)}")
     if not _is_count(batch_size):
         raise ConfigError(f"batch_size is {batch_size!r}; it must be a number of 1 or more")
 

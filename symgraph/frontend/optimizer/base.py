@@ -67,17 +67,21 @@ class Optimizer:
     #: The network, whose variables have `lr_mult` and `wd_mult`; needed for direct calls only.
     sym: Any = field(default=None, repr=False, compare=False)
 
+    #: The learning rate that was given, or set since.
+    _rate: float | None = field(default=None, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         require_numbers(self, ConfigError)
         self._check("wd", self.wd, math.inf)
         if self.clip_gradient is not None:
             self._check("clip_gradient", self.clip_gradient, math.inf, above=True)
-        if self.learning_rate is not None:
-            self._check("learning_rate", self.learning_rate, math.inf)
+        rate = self._rate
+        if rate is not None:
+            self._check("learning_rate", rate, math.inf)
         if self.lr_scheduler is not None:
-            self.lr_scheduler = with_base_lr(self.lr_scheduler, self.learning_rate)
-        elif self.learning_rate is None:
-            self.learning_rate = self.DEFAULT_RATE
+            self.lr_scheduler = with_base_lr(self.lr_scheduler, rate)
+        elif rate is None:
+            self._rate = self.DEFAULT_RATE
         self.idx2name = dict(self.param_idx2name or {})
         self.lr_mult: dict[Any, float] = {}
         self.wd_mult: dict[Any, float] = {}
@@ -97,7 +101,7 @@ class Optimizer:
 
         Raises ConfigError for a rate out of range, and if there is a scheduler.
         """
-        return self.learning_rate
+        return self._rate
 
     @lr.setter
     def lr(self, rate: float) -> None:
@@ -107,7 +111,7 @@ class Optimizer:
                 "to None first"
             )
         self._check("learning_rate", rate, math.inf)
-        self.learning_rate = float(rate)
+        self._rate = float(rate)
 
     def set_learning_rate(self, lr: float) -> None:
         """Set `lr` (`mx.optimizer.Optimizer.set_learning_rate`)."""
@@ -129,7 +133,7 @@ class Optimizer:
         if self.lr_scheduler is not None:
             rate = self.lr_scheduler(update_count)
         else:
-            rate = self.DEFAULT_RATE if self.learning_rate is None else self.learning_rate
+            rate = self.DEFAULT_RATE if self._rate is None else self._rate
         decays = name.endswith(("_weight", "_gamma"))
         by_rate, by_decay = self.lr_mult.get(name), self.wd_mult.get(name)
         if by_rate is None:
@@ -276,6 +280,21 @@ class Optimizer:
             low = "above 0" if above else "0 or more"
             high = "" if math.isinf(below) else f" and below {below}"
             raise ConfigError(f"{type(self).__name__}: {name} is {value} but must be {low}{high}")
+
+
+def _current_rate(optimizer: Optimizer) -> float | None:
+    """The learning rate now: the scheduler's for the last update, or the one that is set."""
+    if optimizer.lr_scheduler is not None and hasattr(optimizer, "num_update"):
+        return float(optimizer.lr_scheduler(optimizer.num_update))
+    return optimizer._rate
+
+
+def _set_first_rate(optimizer: Optimizer, rate: float | None) -> None:
+    optimizer._rate = rate
+
+
+# The argument of the constructor is the first rate; the attribute is the current one, as in MXNet.
+Optimizer.learning_rate = property(_current_rate, _set_first_rate)  # type: ignore[assignment]
 
 
 def _leaves(state: Any) -> Iterator[Array]:

@@ -264,3 +264,39 @@ def test_slopes_of_prelu_begin_at_a_quarter():
     net = sg.sym.LeakyReLU(sg.sym.Variable("x"), act_type="prelu", name="act")
     attrs = net.attr_dict()["act_gamma"]
     assert init.Xavier()("act_gamma", (3,), "float32", 0, attrs).tolist() == [0.25] * 3
+
+
+class Halves(init.Initializer):
+    """As MXNet's users write them."""
+
+    def __init__(self, share=0.5):
+        super().__init__(share=share)
+        self.share = share
+
+    def _init_weight(self, name, arr):
+        arr[:] = self.share
+
+    def _init_bias(self, name, arr):
+        arr[:] = len(name)
+
+
+def test_an_initializer_in_mxnets_way():
+    made = Halves(0.25)
+    assert made("a_weight", (2,), "float32", 0).tolist() == [0.25, 0.25]
+    assert made("a_bias", (1,), "float32", 0).tolist() == [6]
+    assert made("a_gamma", (1,), "float32", 0).tolist() == [1]
+    assert made.dumps() == '["halves", {"share": 0.25}]'
+    with pytest.raises(NotImplementedError, match="Initializer has neither fill nor _init_weight"):
+        init.Initializer()("a_weight", (1,), "float32", 0)
+
+
+@pytest.mark.parametrize(
+    "made", [init.Uniform(), init.Mixed([".*"], [init.Uniform()]), init.Load({}, init.Uniform())]
+)
+def test_an_array_is_filled_in_place(made):
+    array = np.zeros((2, 3), "float32")
+    assert made(init.InitDesc("a_weight"), array) is array
+    np.testing.assert_array_equal(array, made("a_weight", (2, 3), "float32", 0))
+    ones = init.InitDesc("a_weight", {"__init__": init.One().dumps()})
+    if not isinstance(made, init.Mixed):
+        assert (made(ones, array) == 1).all()

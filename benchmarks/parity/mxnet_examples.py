@@ -1,0 +1,190 @@
+"""MXNet's own example scripts with symgraph in MXNet's place, on made-up data.
+
+`python -m benchmarks.parity.mxnet_tests --mxnet FOLDER --examples` runs them, in processes with a
+limit. A script's text is changed as `Example.edits` says: `gpu` to `cpu`, sizes and epochs to small
+ones, and what Python 3 or today's numpy no longer take. FOLDER must be MXNet 1.2.1, the last
+release with all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.parity import mxnet_data as data
+from benchmarks.parity.mxnet_adapter import install
+
+ROOT = Path(__file__).parents[2]
+GPU = ((r"\bgpu\(", "cpu("),)
+EPOCHS = ((r"\b(num_epochs?|n_epoch|num_round)( *= *)\d+", r"\g<1>\g<2>1"),)
+PTB = ("--num-epochs", "1", "--num-hidden", "20", "--num-embed", "20", "--batch-size", "16")
+MNIST = ("--num-epochs", "1")
+SMALL_LSTM = (
+    (r"num_hidden = \d+", "num_hidden = 20"),
+    (r"num_embed = \d+", "num_embed = 20"),
+    (r"num_lstm_layer = \d+", "num_lstm_layer = 2"),
+    (r"batch_size = 32\*N|batch_size = 128", "batch_size = 16"),
+    (r"N = 8", "N = 1"),
+    (r"range\(4\)", "range(1)"),
+    (r"buckets = \[.*\]", "buckets = [16, 36]"),
+)
+
+
+class Example(NamedTuple):
+    """A script below example/, its arguments, changes of texts in its folder, and its data."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    edits: tuple[tuple[str, str], ...] = ()
+    write: Callable[[Path], None] | None = None
+    #: The folder of the data, from that of the script.
+    where: str = "data"
+
+
+TOY = ((r"\(100000,", "(1280,"), (r"\(1000,", "(256,"))
+EXAMPLES = (
+    Example("rnn/bucketing/lstm_bucketing.py", PTB, (), data.write_ptb),
+    Example("rnn/bucketing/cudnn_lstm_bucketing.py", PTB, (), data.write_ptb),
+    Example(
+        "cnn_text_classification/text_cnn.py",
+        ("--num-epochs", "1", "--num-embed", "20"),
+        (),
+        data.write_reviews,
+        "data/rt-polaritydata",
+    ),
+    Example(
+        "image-classification/train_mnist.py",
+        MNIST,
+        ((r"np\.fromstring", "np.frombuffer"),),
+        data.write_mnist_gz,
+    ),
+    Example(
+        "image-classification/train_mnist.py",
+        (*MNIST, "--network", "lenet"),
+        ((r"np\.fromstring", "np.frombuffer"),),
+        data.write_mnist_gz,
+    ),
+    Example("nce-loss/toy_softmax.py", (), TOY),
+    Example("nce-loss/toy_nce.py", (), TOY),
+    Example("model-parallel/lstm/lstm_ptb.py", (), SMALL_LSTM, data.write_ptb),
+    Example(
+        "model-parallel/matrix_factorization/train.py",
+        ("--num-epoch", "1"),
+        ((r"71569", "500"), (r"65135", "300")),
+        data.write_ratings,
+        ".",
+    ),
+    Example("multi-task/example_multi_task.py", (), (), data.write_mnist),
+    Example(
+        "bi-lstm-sort/lstm_sort.py",
+        ("--cpu", "--end-range", "150"),
+        ((r"range\(1000000\)", "range(5000)"), *SMALL_LSTM[:2]),
+    ),
+    Example("rnn/old/lstm_bucketing.py", (), SMALL_LSTM, data.write_ptb),
+    Example("rnn/old/gru_bucketing.py", (), SMALL_LSTM, data.write_ptb),
+    Example("rnn/old/rnn_cell_demo.py", (), SMALL_LSTM, data.write_ptb),
+    Example("svm_mnist/svm_mnist.py", (), ((r"60000", "6000"),)),
+    Example("module/mnist_mlp.py", (), (), data.write_mnist),
+    Example("module/sequential_module.py", (), (), data.write_mnist),
+    Example("module/python_loss.py", (), (), data.write_mnist),
+    Example(
+        "autoencoder/mnist_sae.py",
+        (
+            *("--pretrain-num-iter", "20", "--finetune-num-iter", "20"),
+            *("--num-units", "784,50,10", "--batch-size", "64"),
+        ),
+        ((r"60000", "6000"),),
+    ),
+)
+
+
+def prepare(example: Example, source: Path, scratch: Path) -> Path:
+    """Copy the examples, change the texts of one's folder, write its data; return the script."""
+    shutil.copytree(source / "example", scratch / "example", ignore=shutil.ignore_patterns("*.jpg"))
+    script = scratch / "example" / example.script
+    for path in sorted(script.parent.rglob("*.py")):
+        text = path.read_text("utf-8")
+        for pattern, replacement in (*GPU, *EPOCHS, *example.edits):
+            text = re.sub(pattern, replacement, text)
+        path.write_text(text, "utf-8")
+    if example.write is not None:
+        example.write(script.parent / example.where)
+    return script
+
+
+def run_example(example: Example, source: Path, seconds: int) -> tuple[bool, str]:
+    """Run a script; return whether it ended well, and the last line that it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = prepare(example, source, Path(folder))
+        command = [sys.executable, "-m", __spec__.name, str(source), str(script)]
+        start = time.perf_counter()
+        try:
+            done = subprocess.run(
+                [*command, *example.arguments],
+                cwd=script.parent,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            wrote = late.stdout or b""
+            text = wrote.decode(errors="replace") if isinstance(wrote, bytes) else wrote
+            return False, f"longer than {seconds} s; {_last(text)}"
+        took = time.perf_counter() - start
+        return done.returncode == 0, f"{took:.0f} s; {_last(done.stdout)}"
+
+
+def _last(text: str) -> str:
+    """Return the last line of a text that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [
+        line for line in lines if re.match(r"[\w.]*(Error|Exception|Warning|OutOfScope)\b", line)
+    ]
+    return (errors or lines or [""])[-1][:160] if errors else (lines or [""])[-1][:160]
+
+
+def run_all(source: Path, seconds: int) -> int:
+    """Run all examples and print what each did; return the number of those that failed."""
+    failed = 0
+    for example in EXAMPLES:
+        well, said = run_example(example, source, seconds)
+        failed += not well
+        words = " ".join([example.script, *example.arguments[-2:]])
+        print(f"{'ran   ' if well else 'FAILED'} {words}: {said}", flush=True)
+    print(f"{len(EXAMPLES) - failed} of {len(EXAMPLES)} examples ran")
+    return failed
+
+
+def _run_script(source: Path, script: Path, arguments: list[str]) -> None:
+    """Run a script in this process as its own."""
+    install(source)
+    for name in ("requests",):  # imported to load data, which is there
+        sys.modules.setdefault(name, types.ModuleType(name))
+    import sklearn.datasets  # what examples load from a site that is gone
+
+    def fetch_mldata(name: str, **_: str) -> types.SimpleNamespace:
+        images, labels = data.digits(7000, 1)
+        return types.SimpleNamespace(data=images.reshape(-1, 784), target=labels.astype(float))
+
+    sklearn.datasets.fetch_mldata = fetch_mldata
+    sys.path[:1] = [str(script.parent), str(script.parents[1])]
+    sys.argv = [str(script), *arguments]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+if __name__ == "__main__":
+    _run_script(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

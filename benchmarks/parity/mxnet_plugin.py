@@ -1,0 +1,158 @@
+"""A pytest plugin for MXNet's own tests: `import mxnet` is symgraph, and each result is a line.
+
+The environment has PARITY_MXNET (the checkout), PARITY_RESULTS (the file of results, JSON lines),
+PARITY_SECONDS (the limit of a test) and PARITY_DONE (a file of the tests to leave out).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.parity.mxnet_adapter import OutOfScope, install
+
+# A test that does not pass is out of scope if its own code, or a function of its file that it
+# calls, has one of these names or strings; the first part that matches counts.
+USES = {
+    "sparse": {"row_sparse", "csr", "stype", "sparse", "cast_storage", "rand_sparse_ndarray"},
+    "Gluon": {"gluon"},
+    "autograd": {"autograd", "attach_grad"},
+    "numpy interface": {"use_np", "np_shape", "npx", "mx.np"},
+    "quantised": {"quantize", "quantization", "quantized_conv"},
+    "image": {
+        "mx.image",
+        "mx.img",
+        "ImageRecordIter",
+        "ImageRecordIter_v1",
+        "recordio",
+        "ImageDetIter",
+    },
+    "MXNet's internals": {"DataParallelExecutorGroup", "_LIB", "check_call", "profiler"},
+    "mixed precision as amp": {"amp"},
+}
+# Names that tell that a test is of networks, or of what trains them, and not of mx.nd alone.
+SYMBOLIC = {
+    *("sym", "symbol", "mod", "module", "optimizer", "opt", "metric", "init", "initializer", "io"),
+    *("rnn", "random", "executor", "viz", "visualization", "model", "models", "callback", "mon"),
+    *("lr_scheduler", "attribute", "AttrScope", "name", "simple_forward", "check_consistency"),
+    *("check_symbolic_forward", "check_symbolic_backward", "check_numeric_gradient"),
+}
+IMPERATIVE = {"nd", "ndarray"}
+
+
+def pytest_configure(config: Any) -> None:
+    """Install the adapter before any test file is imported."""
+    install(Path(os.environ["PARITY_MXNET"]))
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Leave out the tests that ran before."""
+    done = set(Path(os.environ["PARITY_DONE"]).read_text().split("\n"))
+    items[:] = [item for item in items if item.name not in done]
+
+
+def _write(**line: Any) -> None:
+    with open(os.environ["PARITY_RESULTS"], "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def pytest_collectreport(report: Any) -> None:
+    """Note a file that cannot be imported."""
+    if report.failed:
+        _write(test="(import)", outcome="failed", error=str(report.longrepr)[-400:])
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError(f"longer than {os.environ['PARITY_SECONDS']} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: Any) -> Iterator[None]:
+    """Note that a test begins, and end it at the limit."""
+    _write(test=item.name, outcome="began")
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(int(os.environ["PARITY_SECONDS"]))
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: Any, call: Any) -> Iterator[None]:
+    """Note what a test did."""
+    report: Any = yield
+    if call.when == "call" or (call.when == "setup" and not report.passed):
+        error = call.excinfo.value if call.excinfo else None
+        outcome, kind = report.outcome, None
+        if outcome == "failed":
+            kind = part_of_error(error) or part_of_code(item.function)
+        elif outcome == "skipped":
+            outcome, kind = "failed", "skipped by itself"
+        where = _frame(call.excinfo)
+        text = "" if error is None else f"{type(error).__name__}: {error}".split("\n\n")[0][:300]
+        _write(test=item.name, outcome=outcome, part=kind, error=text, where=where)
+    return report
+
+
+def _frame(excinfo: Any) -> str:
+    if excinfo is None:
+        return ""
+    last = [entry for entry in excinfo.traceback if "mxnet" in str(entry.path)]
+    return f"{last[-1].path.name}:{last[-1].lineno + 1}" if last else ""
+
+
+def part_of_error(error: BaseException | None) -> str | None:
+    """Return the part that an error says is left out."""
+    while error is not None:
+        if isinstance(error, OutOfScope):
+            return str(error)
+        if match := re.search(r"symgraph has no (\S+): .*Left out on purpose", str(error)):
+            return match[1]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def part_of_code(function: Any) -> str | None:
+    """Return the part that the code of a test uses, by the names in it; None if there is none."""
+    names = _names(function)
+    for part, words in USES.items():
+        if names & words:
+            return part
+    return "imperative (mx.nd alone)" if names & IMPERATIVE and not names & SYMBOLIC else None
+
+
+def _names(function: Any) -> set[str]:
+    """Return the names and strings in a function and in those of its file that it calls."""
+    function = inspect.unwrap(function)
+    tree = ast.parse(Path(inspect.getfile(function)).read_text("utf-8"))
+    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    found: set[str] = set()
+    todo, seen = [function.__name__], set()
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in bodies:
+            continue
+        seen.add(name)
+        for node in ast.walk(bodies[name]):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+                if isinstance(node.value, ast.Name):
+                    found.add(f"{node.value.id}.{node.attr}")
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+                todo.append(node.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg:
+                found.add(node.arg)
+    return found
