@@ -112,11 +112,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(FILES))
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in FILES]
-    if unknown:
+    if unknown and not given.examples:
         parser.error(f"no file {unknown[0]!r}; known: {', '.join(FILES)}")
     folder = given.mxnet.resolve()
     if given.examples:
-        return run_all(folder, 3 * given.seconds)
+        return run_all(folder, given.names, 3 * given.seconds)
     names = [n for n in given.names or FILES if (folder / "tests" / "python" / FILES[n]).exists()]
     totals, reasons = Counter[str](), Counter[str]()
     with ThreadPoolExecutor(given.jobs) as pool:

@@ -341,6 +341,19 @@ def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> Eva
     return metric_class(*values, **arguments)
 
 
+def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> Any:
+    """Return labels and predictions as they are, or each in a list if `wrap` (MXNet).
+
+    Raises ShapeError unless they have one length, or with `shape` one shape.
+    """
+    found = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
+    if found[0] != found[1]:
+        raise ShapeError(f"labels of {found[0]} do not fit predictions of {found[1]}")
+    if wrap:
+        return tuple(x if isinstance(x, (list, tuple)) else [x] for x in (labels, preds))
+    return labels, preds
+
+
 def np(
     numpy_feval: Feval, name: str | None = None, allow_extra_outputs: bool = False
 ) -> CustomMetric:
