@@ -91,8 +91,8 @@ def test_no_bucket_that_reaches_a_batch_is_a_clear_error():
         sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 4)
     with pytest.raises(ConfigError, match=r"no bucket has the 4 sentences.*\{3: 2, 8: 1\}"):
         sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 4, [3, 8])
-    with pytest.raises(ConfigError, match="no layout 'NTC'"):
-        sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 2, layout="NTC")
+    with pytest.raises(ConfigError, match="no layout 'NCT'"):
+        sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 2, layout="NCT")
 
 
 def test_time_major_is_the_transpose():
