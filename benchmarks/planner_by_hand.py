@@ -48,6 +48,7 @@ class HandCase(NamedTuple):
     memory: int | None = None
     shape: tuple[int, ...] = (WIDTH,)
     schedule: str = "auto"
+    rows: int = ROWS  # samples of a micro-batch
 
 
 def layer(x: Symbol, group: str, width: int = WIDTH) -> Symbol:
@@ -172,6 +173,10 @@ def cases() -> Iterator[HandCase]:
     for devices in (2, 4):
         cuts = [even(12, devices)]
         yield HandCase(f"12 layers on {devices}", *chain(12, 64), equal * (devices // 2), 8, cuts)
+    for devices, memory in ((2, 18_300_000), (2, 12_900_000), (4, 20_100_000), (4, 11_700_000)):
+        name, cuts = f"12 layers on {devices}, {memory / 1e6:.1f} MB", [even(12, devices)]
+        flops = equal * (devices // 2)
+        yield HandCase(name, *chain(12, 64), flops, 8, cuts, memory, (64,), rows=4096)
 
 
 def options_of(case: HandCase) -> Options:
@@ -193,7 +198,7 @@ def options_of(case: HandCase) -> Options:
 
 def compare(case: HandCase) -> dict[str, Any]:
     """Plan a case by itself and by hand."""
-    feeds = {"data": Feed(TensorType((ROWS * case.micro_batches, *case.shape), "float32"))}
+    feeds = {"data": Feed(TensorType((case.rows * case.micro_batches, *case.shape), "float32"))}
     options = options_of(case)
     by_hand = []
     for by in case.plans:

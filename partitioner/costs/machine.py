@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
 from typing import Any, NamedTuple, Self
@@ -88,6 +88,11 @@ class Machine:
         """Make a machine of equal devices without memory limits; each pair has a separate link."""
         devices = tuple(Device(c, speed.flops, speed.call, speed.bandwidth) for c in contexts)
         return cls(devices, {"network": Level(latency, bandwidth)})
+
+    def unlimited(self) -> Machine:
+        """Return the machine without its devices' memory limits."""
+        free = tuple([replace(device, memory=None) for device in self.devices])
+        return replace(self, devices=free)
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:

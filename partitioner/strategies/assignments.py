@@ -143,18 +143,18 @@ def place_noncontiguous(
 def place_on_one(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, device: int
 ) -> Placed:
-    """Put everything on one device, whatever the limit on memory.
+    """Put everything on one device, whatever the limits on memory.
 
     Raises:
-        PlacementError: something is pinned to another device, a rule is broken, or the device's own
-            memory is too small.
+        PlacementError: something is pinned to another device, or a rule is broken.
     """
     if any(pin != device for pin in constraints.pins.values()):
         raise PlacementError(f"not everything can be on {machine.contexts[device]}: see the pins")
     of = {node.name: 0 for node in graph if node.origin is None}
     free = replace(constraints, memory=None, in_flight=1)
     allowed = np.arange(len(machine.devices))[None] == device
-    coarse = weighed(graph, costs, machine, free, of, (-1,), allowed, contiguous=False)
+    any_size = machine.unlimited()
+    coarse = weighed(graph, costs, any_size, free, of, (-1,), allowed, contiguous=False)
     load = float(coarse.times[device, 0])
     return as_placement(graph, coarse, (device,), load, f"{machine.contexts[device]} alone")
 
@@ -164,10 +164,10 @@ def place_smallest(
 ) -> Placed:
     """Place a graph so that the device that holds the most holds as little as can be.
 
-    The limit on memory may be smaller than that.
+    Limits on memory may be smaller than that.
 
     Raises:
-        PlacementError: nothing keeps all rules, or a device's own memory is too small.
+        PlacementError: nothing keeps all rules.
     """
     some = constraints if constraints.memory is not None else replace(constraints, memory=0)
     coarse = coarsen(graph, costs, machine, some, contiguous=False)
@@ -179,7 +179,7 @@ def place_smallest(
         return devices, 0.0
 
     devices, _ = branched(coarse, assign)
-    free = replace(coarse, constraints=replace(constraints, memory=None))
+    free = coarse.unlimited()
     return as_placement(graph, free, devices, floor(free), "least memory")
 
 

@@ -71,6 +71,11 @@ class Coarse:
     def __len__(self) -> int:
         return len(self.names)
 
+    def unlimited(self) -> Coarse:
+        """Return the same classes without limits on memory."""
+        free = replace(self.constraints, memory=None)
+        return replace(self, machine=self.machine.unlimited(), constraints=free)
+
     @cached_property
     def limits(self) -> tuple[int | None, ...]:
         """The bytes that each device may hold; None: any number."""

@@ -23,6 +23,7 @@ from runtime.backends.cuda.base import PLANNED, Needs, absent
 from runtime.backends.cuda.blas import workspace_held
 from runtime.backends.device.arrays import Device
 from runtime.backends.device.table import CallContext, KernelCall
+from symgraph.core.context import Context
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import OpDef, find
 from symgraph.core.types import HALVES, Array, TensorType, wide
@@ -43,13 +44,12 @@ def scratch_bytes(partition: Partition) -> tuple[int, ...]:
     calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
     for key, body in partition.bodies.items():
         calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
-    devices = partition.placement.devices
-    return tuple(
-        [
-            _on_host(own) if device.kind == "cpu" else sum(_on_card(own))
-            for device, own in zip(devices, calls, strict=True)
-        ]
-    )
+    return tuple(map(scratch_of, partition.placement.devices, calls))
+
+
+def scratch_of(device: Context, calls: Sequence[tuple[Node, Graph]]) -> int:
+    """Return the scratch bytes of a device that runs these nodes."""
+    return _on_host(calls) if device.kind == "cpu" else sum(_on_card(calls))
 
 
 def set_aside(partition: Partition, rank: int, here: Device) -> None:

@@ -93,7 +93,7 @@ class Buckets:
             self.sym_gen,
             self.default_bucket_key,
             _described(self.default),
-            replace(self._options(update=False), memory=None),
+            self._options(update=False).unlimited(),
             dtype=self.dtype,
             train=False,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from runtime.planning.network import Network
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay import Costs, check, memory_profile
+from runtime.schedule.replay import Costs, RankMemory, check, memory_profile
 from symgraph.core.graph import Graph
 
 
@@ -38,6 +38,21 @@ class Draft:
     def micro_batches(self) -> int:
         """The number of micro-batches."""
         return len(self.network.sizes)
+
+    @cached_property
+    def limits(self) -> tuple[int | None, ...]:
+        """The bytes that each rank may hold; None: any number."""
+        return self.options.limits(self.placement.devices)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a rank has a memory limit."""
+        return any(limit is not None for limit in self.limits)
+
+    def excess(self, account: Sequence[RankMemory]) -> list[float]:
+        """Return what each rank holds as a multiple of its limit; 0 if it has none."""
+        limits = zip(account, self.limits, strict=True)
+        return [0.0 if limit is None else m.peak / max(limit, 1) for m, limit in limits]
 
     @cached_property
     def steps(self) -> int:
@@ -139,7 +154,7 @@ class Draft:
             choice=PlanCandidate(schedule, time_segment, recompute),
         )
         # Packing takes time, so it is only done where there is a limit to keep to.
-        account = plan.account if self.options.memory is None else plan.memory
+        account = plan.memory if self.limited else plan.account
         peak = max(m.peak for m in account)
         return replace(plan, account=account, choice=replace(plan.choice, peak=peak))
 

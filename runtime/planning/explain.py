@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from partitioner import Placement
@@ -191,9 +191,10 @@ def _moved(
         try:
             return _choice(target, select_schedule(draft(options), lambda: costs), costs)
         except LimitError:
-            other = select_schedule(draft(replace(options, memory=None)), lambda: costs)
+            other = select_schedule(draft(options.unlimited()), lambda: costs)
             peak = max(m.peak for m in other.memory)
-            limit = bytes_text(options.memory or 0)
+            limits = options.limits(placement.devices)
+            limit = bytes_text(min(x for x in limits if x is not None))
             reason = f"a device would need {bytes_text(peak)}, more than the limit of {limit}"
             return _choice(target, other, costs, reason)
     except (PlacementError, ScheduleError) as error:

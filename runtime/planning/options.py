@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from partitioner import Placement
 from partitioner.costs.machine import Machine
@@ -128,6 +128,18 @@ class PlacementOptions(MemoryOptions):
     def group_sizes(self) -> dict[str, int]:
         """The number of devices of each group."""
         return {group: len(devices_of(d)) for group, d in (self.groups or {}).items()}
+
+    def limits(self, contexts: Sequence[Context]) -> tuple[int | None, ...]:
+        """Return the bytes that each of these devices may hold, by `memory` and by the machine."""
+        own = {d.context: d.memory for d in self.machine.devices} if self.machine else {}
+        pairs = ((own.get(context), self.memory) for context in contexts)
+        return tuple(min((x for x in pair if x is not None), default=None) for pair in pairs)
+
+    def unlimited(self) -> Self:
+        """Return the options without memory limits."""
+        if self.machine is None:
+            return replace(self, memory=None)
+        return replace(self, memory=None, machine=self.machine.unlimited())
 
     def machine_of(self, costs: CostModel) -> Machine:
         """Return the machine that a strategy places on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -13,14 +13,16 @@ from partitioner import Placement
 from partitioner.costs.machine import Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, Strategy, find_strategy
 from partitioner.strategies.assignments import as_placement, place_on_one, place_smallest
-from partitioner.strategies.coarse import coarsen
+from partitioner.strategies.coarse import coarsen, memory_limits
 from partitioner.strategies.problem import floor
+from partitioner.strategies.rules import NOT_ON, PIN, Rule
 from partitioner.strategies.user_groups import least_load
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.network import Network
 from runtime.planning.options import AUTO, SCHEDULE_FILES, Options
 from runtime.planning.placement_search import PlacementSearch
 from runtime.planning.placement_sketch import Sketch
+from symgraph.core.context import Context
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
@@ -54,10 +56,15 @@ class Candidates:
         device really holds depends on its place and on the schedule, down to hardly anything where
         it runs its forward nodes again; a schedule's own account then decides.
         """
-        if self.constraints.memory is None or any(d.memory for d in self.machine.devices):
+        if not self.limited:
             return [self.constraints]
         counts = dict.fromkeys((self.constraints.in_flight, 1, 0))
         return [replace(self.constraints, in_flight=count) for count in counts]
+
+    @property
+    def limited(self) -> bool:
+        """Whether a device has a memory limit."""
+        return any(x is not None for x in memory_limits(self.machine, self.constraints))
 
     @property
     def counts(self) -> list[int]:
@@ -88,10 +95,11 @@ class Candidates:
     def on_first(self, count: int) -> Iterator[Placed]:
         """Yield what strategies find on the first devices, unless something is pinned elsewhere."""
         held = [*self.constraints.pins.values(), *sum(self.constraints.spread.values(), ())]
-        if max(held, default=0) >= count:
-            return
         first = self.machine.only(self.machine.contexts[:count])
-        for placed in self._found(AUTO, first, self.constraints):
+        rules = _rules_within(self.constraints.rules, first.contexts)
+        if max(held, default=0) >= count or rules is None:
+            return
+        for placed in self._found(AUTO, first, replace(self.constraints, rules=rules)):
             placement = replace(placed.placement, devices=self.machine.contexts)
             name = f"{placed.strategy}, {count} devices"
             yield replace(placed, placement=placement, strategy=name)
@@ -123,13 +131,13 @@ class Candidates:
         def devices_of(placement: Placement) -> list[int]:
             return [placement.rank_of[placement.stage_of[name]] for name in coarse.names]
 
-        if options.memory is not None:
+        if self.limited:
             sketch.calibrate([(devices_of(placement), peak) for placement, peak in peaks])
         found.run(map(devices_of, starts))
-        free = replace(coarse, constraints=replace(self.constraints, memory=None))
+        free = coarse.unlimited()
         finalists = [*islice(found.within(NEAR_BEST), MOST_LISTED)]
         count = FINALISTS
-        if options.memory is not None:  # which estimates count less well than seconds
+        if self.limited:  # which estimates count less well than seconds
             count = MORE_FINALISTS
         elif options.schedule == AUTO and not options.named_only:
             finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
@@ -173,3 +181,15 @@ class Candidates:
         if on:
             tries.append(("noncontiguous", replace(constraints, pins={**constraints.pins, **on})))
         return tries
+
+
+def _rules_within(rules: Sequence[Rule], contexts: Sequence[Context]) -> tuple[Rule, ...] | None:
+    """Return the rules for a placement on some devices; None: one needs another device."""
+    kept: list[Rule] = []
+    for rule in rules:
+        devices = tuple([d for d in rule.devices if d in contexts])
+        if rule.kind == PIN and not devices:
+            return None
+        if rule.kind != NOT_ON or devices:
+            kept.append(replace(rule, devices=devices))
+    return tuple(kept)

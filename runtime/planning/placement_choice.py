@@ -59,6 +59,8 @@ def select_placement(
 def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
     """Try devices alone, the first few devices, and what a search finds from all these."""
     tries.add_all(candidates.alone())
+    if not tries.placements and candidates.limited:
+        tries.add_all(candidates.smallest())
     options = tries.draft(tries.placements[0]).options if tries.placements else None
     if options is None:
         return
@@ -67,7 +69,7 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count))
         tries.add_all(candidates.searched(network, options, tries.placements, tries.peaks))
-    if not tries.plans and options.memory is not None:
+    if not tries.plans and candidates.limited:
         tries.add_all(candidates.smallest())
         known = tries.placements, tries.peaks
         tries.add_all(candidates.searched(network, options, *known, for_memory=True))

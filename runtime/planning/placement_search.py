@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import TypeVar
 
 from partitioner.strategies.assignments import numbered_in_a_row
@@ -42,7 +42,12 @@ class PlacementSearch:
         """Search from these placements."""
         rows = dict.fromkeys(self._row(s) for s in starts if self.sketch.coarse.keeps(s))
         ranked = sorted(rows, key=self._seconds)
-        if len(self._devices) < 2 or not self._parts or not ranked:
+        if len(self._devices) < 2 or not self._parts:
+            return
+        if len(self._devices) ** len(self._parts) <= self.estimates:
+            self._try_all()
+            return
+        if not ranked:
             return
         for start in ranked:
             self._improve(start)
@@ -51,6 +56,17 @@ class PlacementSearch:
             before = len(self._found)
             self._improve(self._shaken(self.best[1]))
             stale = stale + 1 if len(self._found) == before else 0
+
+    def _try_all(self) -> None:
+        """Estimate all placements but those that cannot be best."""
+        moved = [max(pin, 0) for pin in self.sketch.coarse.pins]
+        for homes in product(self._devices, repeat=len(self._parts)):
+            for part, device in zip(self._parts, homes, strict=True):
+                for c in part:
+                    moved[c] = device
+            row = self._row(moved)
+            if self.sketch.coarse.keeps(row) and not self._hopeless(row, self.best[0]):
+                self._seconds(row)
 
     def within(self, factor: float) -> Iterator[Devices]:
         """Yield the placements that take no longer than so many times the best, best first."""

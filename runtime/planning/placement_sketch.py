@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,9 @@ from partitioner.strategies.coarse import Coarse, node_times
 from runtime.backends.cpu.gemm import packed_rows
 from runtime.planning.costs.overheads import COPY_SECONDS, tree_passes
 from runtime.planning.costs.prices import CostModel
+from runtime.planning.memory_sketch import BothWays, MemorySketch
 from runtime.planning.network import Network
-from runtime.planning.options import ALL, AUTO, Options
+from runtime.planning.options import AUTO, Options
 from runtime.planning.outline import Outline, outline
 from runtime.planning.schedule_choice import compute_lists
 from runtime.schedule.generators.table import SCHEDULES
@@ -40,6 +41,8 @@ from runtime.schedule.search.problem import NEVER, Problem, unlimited
 from symgraph.core.types import Array
 
 TICK = 1e-12  # seconds
+TIGHT_RULES = 2  # of the list scheduler, where memory is limited
+MEMORY_WORK = 4  # times the work of an estimate without memory limits
 EXCESS = 10.0  # times the step for each time that memory exceeds the limit
 UNSPLIT = {FORWARD: FORWARD, INPUT: BACKWARD, WEIGHT: BACKWARD}
 EARLIER = {BACKWARD: (FORWARD,), INPUT: (FORWARD,), WEIGHT: (INPUT, FORWARD), FORWARD: ()}
@@ -57,6 +60,7 @@ class _Made(NamedTuple):
     keys: Mapping[Key, int]
     problem: Problem
     orders: Sequence[Array]
+    memory: BothWays | None
 
 
 class Sketch:
@@ -68,6 +72,7 @@ class Sketch:
         self.coarse, self.mbs = coarse, len(network.sizes)
         self._names = [*SCHEDULES] if options.schedule == AUTO else [options.schedule]
         self._order = options.order
+        self._lists = options.schedule == AUTO and not options.named_only
         self._outline = outline(network.first, coarse.of, len(coarse))
         self._contexts = coarse.machine.contexts
         self._overhead = round(float(prices.overhead) / TICK)
@@ -81,8 +86,14 @@ class Sketch:
             ranks, nbytes = range(len(self._contexts)), 8 * len(network.first.variables)
             self._meeting = float(meeting_seconds(ranks, nbytes, self._link))
         self._wires: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-        self._limit: float | None = options.memory  # of what is estimated
-        self._again = options.recompute in (AUTO, ALL)
+        limits = options.limits(self._contexts)
+        self._limits = np.array([np.inf if x is None else x for x in limits], np.float64)
+        self._memory: MemorySketch | None = None
+        self._recompute = options.recompute
+        if np.isfinite(self._limits).any():
+            self._memory = MemorySketch(
+                network, self._outline, options.slots, coarse.machine, costs
+            )
         own = [i for i, item in enumerate(self._outline.items) if item.terms is None]
         homes = np.array([self._outline.classes[self._outline.items[i].atom] for i in own])
         self._work = np.stack([np.bincount(homes, row[own], len(coarse)) for row in self._ticks])
@@ -109,13 +120,14 @@ class Sketch:
     def work(self) -> int:
         """The number of items, values and runs that an estimate looks at, about."""
         made = self._outline
-        return len(made.items) + len(made.flows) + 4 * self.mbs * len(self._contexts)
+        work = len(made.items) + len(made.flows) + 4 * self.mbs * len(self._contexts)
+        return work if self._memory is None else MEMORY_WORK * work
 
     def calibrate(self, peaks: Iterable[tuple[Devices, int]]) -> None:
         """Learn from the bytes of some placements by what share estimates of them are too low."""
         ratios = [peak / max(self.peak(devices), 1) for devices, peak in peaks]
-        if self._limit is not None and ratios:
-            self._limit /= max(float(np.median(ratios)), 1e-9)
+        if ratios:
+            self._limits /= max(float(np.median(ratios)), 1e-9)
 
     def busy(self, devices: Devices) -> float:
         """Return the seconds that the busiest device computes: no step is shorter."""
@@ -131,14 +143,35 @@ class Sketch:
         """
         best = np.inf
         for made in self._made(devices):
-            start = np.empty((len(made.keys), self.mbs), np.int64)
-            cause = np.empty_like(start)
-            for order in made.orders:
-                seconds = float(replay(made.problem, order, start, cause))
-                if self._limit is not None and seconds * TICK < best:
-                    seconds = self._limited(made, order, seconds)
-                best = min(best, seconds * TICK)
+            orders = chain(made.orders, self._tight(made))
+            for order in orders:
+                best = min(best, self._timed(made, order, best))
         return float(best) + self._after(devices)
+
+    def _timed(self, made: _Made, order: Array, best: float) -> float:
+        """Return the seconds of an order, with those for what it holds beyond the limits.
+
+        Args:
+            best: seconds; an order that takes longer anyway is not weighed.
+        """
+        start = np.empty((len(made.keys), self.mbs), np.int64)
+        cause = np.empty_like(start)
+        seconds = float(replay(made.problem, order, start, cause))
+        if made.memory is not None and seconds * TICK < best:
+            problem, excess = self._limited(made, made.memory, order)
+            if problem is not made.problem:
+                seconds = float(replay(problem, order, start, cause))
+            seconds *= 1 + EXCESS * excess
+        return seconds * TICK
+
+    def _tight(self, made: _Made) -> Iterator[Array]:
+        """Yield the list scheduler's orders within the memory limits."""
+        if made.memory is None or not self._lists:
+            return
+        rules = [*priorities(made.problem, [phase for _, phase in made.keys])]
+        for memory in made.memory.rooms(made.problem, self._limits):
+            for rule in rules[:TIGHT_RULES]:
+                yield build(made.problem, rule, 1.0, memory)
 
     def listed(self, devices: Devices) -> float:
         """Estimate the step of a placement with the list scheduler's orders."""
@@ -160,9 +193,12 @@ class Sketch:
 
     def peak(self, devices: Devices) -> float:
         """Estimate the bytes of the fullest device with the schedule that holds the least."""
-        every = ((made, order) for made in self._made(devices) for order in made.orders)
-        peaks = [self._held(made, order)[self._again].max() for made, order in every]
-        return float(min(peaks, default=np.inf))
+        least, none = np.inf, np.zeros(len(self._contexts))
+        for made in self._made(devices):
+            assert made.memory is not None
+            for order in made.orders:
+                least = min(least, made.memory.chosen(made.problem, order, none)[1].max())
+        return float(least)
 
     def _made(self, devices: Devices) -> Iterator[_Made]:
         """Yield the bodies of a placement with one backward phase, then with two."""
@@ -171,45 +207,28 @@ class Sketch:
             keys, body_of = self._bodies(stage_of, split)
             orders = self._ordered(rank_of, tuple(keys), split)
             if orders:
-                problem = self._problem(keys, body_of, rank_of)
-                yield _Made(devices, stage_of, rank_of, keys, problem, orders)
+                problem, flows = self._problem(keys, body_of, rank_of)
+                memory = None
+                if self._memory is not None:
+                    nbytes = np.array([self._outline.flows[f].nbytes for f in flows], np.int64)
+                    memory = self._memory.of(keys, body_of, rank_of, len(self._contexts), nbytes)
+                    memory = memory.allowing(self._recompute)
+                yield _Made(devices, stage_of, rank_of, keys, problem, orders, memory)
 
-    def _limited(self, made: _Made, order: Array, ticks: float) -> float:
-        """Add to a step what recomputation takes, and what exceeds the limit as time."""
-        held, again = self._held(made, order)
-        limit = max(self._limit or 0, 1)
-        if self._again:
-            forward = np.zeros(len(held))
-            for (stage, phase), body in made.keys.items():
-                if phase == FORWARD:
-                    forward[made.rank_of[stage]] += made.problem.run[body] * self.mbs
-            share = np.clip((held - limit) / np.maximum(held - again, 1), 0, 1)
-            ticks += float((share * forward).max())
-            held = again
-        return ticks * (1 + EXCESS * max(0.0, float(held.max()) / limit - 1))
+    def _limited(self, made: _Made, memory: BothWays, order: Array) -> tuple[Problem, float]:
+        """Let stages recompute where memory is short.
 
-    def _held(self, made: _Made, order: Array) -> tuple[Array, Array]:
-        """Estimate the bytes of each device, and those if all of its stages recompute."""
-        coarse, k = self.coarse, len(self._contexts)
-        kept, largest = np.zeros(len(made.rank_of)), np.zeros(k)
-        np.add.at(kept, made.stage_of[: len(coarse)], coarse.kept)
-        np.maximum.at(largest, list(made.rank_of), kept)
-        stays = coarse.memory - coarse.kept * coarse.constraints.in_flight
-        fixed = np.bincount(made.devices, stays, k)
-        change = np.zeros(len(made.keys))
-        for (stage, phase), body in made.keys.items():
-            last = self._last(stage, made.keys)
-            if phase == FORWARD and last is not None:
-                change[body] = kept[stage]
-            elif phase == last:
-                change[body] = -kept[stage]
-        ends = made.problem.bodies_first * self.mbs
-        held = [np.cumsum(change[order[a:b]]).max(initial=0.0) for a, b in pairwise(ends)]
-        return fixed + np.array(held), fixed + largest
-
-    def _last(self, stage: int, keys: Mapping[Key, int]) -> str | None:
-        """Return the last backward phase of a stage."""
-        return next((p for p in (WEIGHT, INPUT, BACKWARD) if (stage, p) in keys), None)
+        Returns:
+            the problem with the time that it takes, and what ranks hold beyond their limits, as a
+            share of these.
+        """
+        stages, held = memory.chosen(made.problem, order, self._limits)
+        excess = max(0.0, float((held / np.maximum(self._limits, 1.0)).max()) - 1)
+        if not stages.any():
+            return made.problem, excess
+        more = np.where(stages[memory.stage_of], memory.seconds, 0.0)
+        run = made.problem.run + np.rint(more / TICK).astype(np.int64)
+        return made.problem._replace(run=run), excess
 
     # -- from devices to bodies ------------------------------------------------------------------
 
@@ -246,7 +265,8 @@ class Sketch:
 
     def _problem(
         self, keys: Mapping[Key, int], body_of: Sequence[Key], rank_of: Sequence[int]
-    ) -> Problem:
+    ) -> tuple[Problem, list[int]]:
+        """Return the problem and the flow of each of its edges."""
         number = [keys[body] for body in body_of]
         rank = [rank_of[stage] for stage, _ in keys]
         run = np.zeros(len(keys), np.int64)
@@ -260,6 +280,7 @@ class Sketch:
         links: list[int] = []
         number_of: dict[object, int] = {}  # of a link
         wires: list[tuple[int, int, int]] = []
+        carried: list[int] = []
         for flow, (source, readers, _, _) in enumerate(self._outline.flows):
             maker = body_of[source]
             first: dict[int, int] = {}
@@ -275,6 +296,7 @@ class Sketch:
                 src.append(number[source])
                 dst.append(first[stage])
                 wires.append(self._wire(flow, a, b))
+                carried.append(flow)
                 links.append(number_of.setdefault(self._link(a, b).name or (a, b), len(number_of)))
         held_by = Lists.of(
             [body for body, at in enumerate(rank) if at == r] for r in range(len(self._contexts))
@@ -285,7 +307,7 @@ class Sketch:
         columns = [rank, run, *chain.from_iterable((x.start, x.items) for x in lists)]
         columns += [src, dst, links, *np.array(wires, np.int64).reshape(-1, 3).T]
         arrays = (np.ascontiguousarray(column, np.int64) for column in columns)
-        return Problem(self.mbs, self._overhead, *arrays)
+        return Problem(self.mbs, self._overhead, *arrays), carried
 
     def _link(self, a: int, b: int) -> Link:
         if (a, b) not in self._links:

@@ -283,9 +283,8 @@ class Plan:
         They have no memory limit: what training needs is more.
         """
         return replace(
-            self.options,
+            self.options.unlimited(),
             update=False,
-            memory=None,
             placement=self.placement,
             rules=(),
             like=None,

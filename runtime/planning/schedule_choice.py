@@ -7,11 +7,13 @@ within the memory limit is taken, the earlier candidate among equals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
+
+import numpy as np
 
 from partitioner import Partition
 from partitioner.base.segments import segment_lengths
@@ -24,7 +26,6 @@ from runtime.planning.options import (
     FORWARD_ONLY,
     NONE,
     SCHEDULE_FILES,
-    Options,
     ScheduleOptions,
 )
 from runtime.planning.plan import Plan, PlanCandidate
@@ -35,14 +36,15 @@ from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_sche
 from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay import simulate
+from runtime.schedule.replay import memory_profile, simulate
 from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 from runtime.schedule.text import load_schedule_file
 from symgraph.core.errors import ConfigError, LimitError
 from symgraph.core.units import bytes_text
 from symgraph.passes.replicate import copies_of
 
-FEW_STAGES = 4  # of too large ranks, of which all sets may recompute
+FEW_STAGES = 4  # of a rank, of which all sets may recompute
+PACKINGS = 3  # choices of stages that are packed
 LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
 Costing = Callable[[], CostModel]
@@ -74,7 +76,7 @@ def select_schedule(draft: Draft, costs: Costing) -> Plan:
                 tries.add_listed(steps, split)
     if tries.best is None:
         assert tries.least is not None
-        raise LimitError(_too_large(tries.least, options), tries.least.choice.peak)
+        raise _too_large(draft, tries.least)
     prices = costs() if tries.is_open else None
     return replace(tries.best, candidates=tuple(tries.candidates), prices=prices)
 
@@ -88,7 +90,8 @@ class _Tries:
         self.costs = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
         self.candidates: list[PlanCandidate] = []
         self.best: Plan | None = None
-        self.least: Plan | None = None  # the one that needs the least memory
+        self.least: Plan | None = None  # the one that exceeds limits the least
+        self._least = math.inf, 0  # by how much, and its bytes
 
     def add(self, attempt: Attempt, listed: Sequence[ListSchedule] = ()) -> Plan:
         """Try an attempt.
@@ -96,16 +99,17 @@ class _Tries:
         Args:
             listed: the list to which the attempt adds the list scheduler's results.
         """
-        plan, limit = _recomputed(self.draft, attempt, self._forward), self.draft.options.memory
-        fits = limit is None or plan.choice.peak <= limit
+        plan = _recomputed(self.draft, attempt, self._forward)
+        excess = max(self.draft.excess(plan.account))
+        fits = excess <= 1
         seconds = None
         if self.is_open and fits:
             seconds = simulate(plan.schedule, plan.partition, self.costs(plan.partition)).makespan
         bound = float(listed[-1].lower_bound) if listed else None
         plan = replace(plan, choice=replace(plan.choice, seconds=seconds, bound=bound))
         self.candidates.append(plan.choice)
-        if self.least is None or plan.choice.peak < self.least.choice.peak:
-            self.least = plan
+        if self.least is None or (excess, plan.choice.peak) < self._least:
+            self.least, self._least = plan, (excess, plan.choice.peak)
         if fits and (self.best is None or (seconds or 0.0) < (self.best.choice.seconds or 0.0)):
             self.best = plan
         return plan
@@ -127,18 +131,20 @@ class _Tries:
         busy = self.draft.busiest(split, steps, self.costs)
         if self.best is not None and busy >= (self.best.choice.seconds or 0.0):
             return
-        limit = self.draft.options.memory
-        plan = self._add_listed(steps, split, limit)
-        if limit is not None and plan.choice.peak > limit:
-            self._add_listed(steps, split, 2 * limit - plan.choice.peak)
+        limits = self.draft.limits
+        plan = self._add_listed(steps, split, limits)
+        if max(self.draft.excess(plan.account)) > 1:
+            held = zip(plan.account, limits, strict=True)
+            less = [x if x is None else min(x, 2 * x - m.peak) for m, x in held]
+            self._add_listed(steps, split, less)
 
-    def _add_listed(self, steps: int | None, split: bool, limit: int | None) -> Plan:
+    def _add_listed(self, steps: int | None, split: bool, limits: Sequence[int | None]) -> Plan:
         listed: list[ListSchedule] = []
 
         def programs(partition: Partition) -> Schedule:
             memory, costs = self.draft.memory_plan(partition), self.costs(partition)
             count = self.draft.micro_batches
-            listed.append(list_schedule(partition, count, costs, memory=memory, limit=limit))
+            listed.append(list_schedule(partition, count, costs, memory=memory, limit=limits))
             return _lowered(partition, listed[-1].compute, self.draft.options)
 
         return self.add(partial(self.draft.plan, AUTO, split, programs, steps), listed)
@@ -167,14 +173,16 @@ def step_seconds(draft: Draft, plan: Plan, costs: CostModel) -> float:
     return simulate(plan.schedule, first, costs.costs(first, draft.overheads(first))).makespan
 
 
-def _too_large(least: Plan, options: ScheduleOptions) -> str:
-    rank = max(range(len(least.account)), key=lambda r: least.account[r].peak)
-    peak = least.choice.peak
+def _too_large(draft: Draft, least: Plan) -> LimitError:
+    options, excess = draft.options, draft.excess(least.account)
+    rank = max(range(len(excess)), key=excess.__getitem__)
+    peak = least.account[rank].peak
     advice = "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
-    return (
+    return LimitError(
         f"schedule {options.schedule} needs {bytes_text(peak)} ({peak} bytes) on "
-        f"{least.devices[rank]}, more than the limit of {bytes_text(options.memory or 0)}; that is "
-        f"the smallest limit that works{advice}"
+        f"{least.devices[rank]}, more than the limit of {bytes_text(draft.limits[rank] or 0)}; "
+        f"that is the smallest limit that works{advice}",
+        peak,
     )
 
 
@@ -277,7 +285,7 @@ def _recomputed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
     if options.recompute == NONE:
         return attempt(())
     if options.recompute == AUTO:
-        return _recomputed_where_needed(draft, attempt, options, weights)
+        return _recomputed_where_needed(draft, attempt, weights)
     assert not isinstance(options.recompute, str)
     unknown = set(options.recompute) - set(stages)
     if unknown:
@@ -287,38 +295,72 @@ def _recomputed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
     return attempt(options.recompute)
 
 
-def _recomputed_where_needed(
-    draft: Draft, attempt: Attempt, options: Options, weights: Weights
-) -> Plan:
+def _recomputed_where_needed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
     """Return the plan that recomputes the least of the stages of too large ranks to keep the limit.
 
-    Of many stages, those that keep the most recompute, one more at a time, until the plan fits.
+    What a rank holds depends on its own stages alone, so sets of them are weighed rank by rank,
+    with the bytes of bodies of two plans, in which none and all of these stages recompute. Where
+    nothing keeps the limits, it is the plan that exceeds them the least.
     """
-    best, limit = attempt(()), options.memory
-    if limit is None or best.choice.peak <= limit:
+    best = attempt(())
+    full = [r for r, share in enumerate(draft.excess(best.account)) if share > 1]
+    if not full:
         return best
-    full = {r for r, m in enumerate(best.account) if m.peak > limit}
-    stages = [s for s, rank in enumerate(draft.placement.rank_of) if rank in full]
-    if len(stages) <= FEW_STAGES:
-        every = attempt(tuple(stages))
-        if every.choice.peak <= limit:
-            fits = (p for p in map(attempt, _subsets(stages, weights())) if p.choice.peak <= limit)
-            return next(fits, every)
-    again: tuple[int, ...] = ()
-    while best.choice.peak > limit:
-        full = {r for r, m in enumerate(best.account) if m.peak > limit}
-        more = [
-            s for s, rank in enumerate(draft.placement.rank_of) if s not in again and rank in full
-        ]
-        if not more:
+    rank_of = draft.placement.rank_of
+    every = attempt(tuple([s for s, rank in enumerate(rank_of) if rank in full]))
+    plans = [best, every]
+    if [*every.partition.bodies] != [*best.partition.bodies]:
+        return min(plans, key=lambda p: (max(draft.excess(p.account)), p.choice.peak))
+    sets = {
+        r: _sets([s for s, at in enumerate(rank_of) if at == r], draft, weights()) for r in full
+    }
+    peaks = _peaks(draft, best, every, sets)
+    room = {rank: draft.limits[rank] or 0 for rank in full}
+    for _ in range(PACKINGS):
+        fits = {r: [i for i, x in enumerate(peaks[r]) if x <= room[r]] for r in full}
+        at = {r: f[0] if f else int(np.argmin(peaks[r])) for r, f in fits.items()}
+        plans.append(attempt(tuple(sorted(s for r, i in at.items() for s in sets[r][i]))))
+        excess = draft.excess(plans[-1].account)
+        if max(excess) <= 1:
+            return plans[-1]
+        if not all(fits.values()):
             break
-        again = (*again, max(more, key=draft.kept.__getitem__))
-        plan = attempt(tuple(sorted(again)))
-        best = plan if plan.choice.peak < best.choice.peak else best
-    return best
+        for rank in full:
+            if excess[rank] > 1:  # as packed
+                room[rank] = peaks[rank][at[rank]] - 1
+    return min(plans, key=lambda p: (max(draft.excess(p.account)), p.choice.peak))
 
 
-def _subsets(stages: Sequence[int], weights: Sequence[float]) -> list[tuple[int, ...]]:
-    """List some of these stages but not all, those that weigh the least first."""
-    found = [held for n in range(1, len(stages)) for held in combinations(stages, n)]
-    return sorted(found, key=lambda held: sum(weights[s] for s in held))
+def _sets(stages: Sequence[int], draft: Draft, weights: Sequence[float]) -> list[tuple[int, ...]]:
+    """List the sets of a rank's stages that may recompute, those that weigh the least first.
+
+    Of many stages, those that keep the most recompute first.
+    """
+    if len(stages) <= FEW_STAGES:
+        found = [held for n in range(len(stages) + 1) for held in combinations(stages, n)]
+        return sorted(found, key=lambda held: sum(weights[s] for s in held))
+    order = sorted(stages, key=draft.kept.__getitem__, reverse=True)
+    return [tuple(order[:n]) for n in range(len(order) + 1)]
+
+
+def _peaks(
+    draft: Draft, whole: Plan, again: Plan, sets: Mapping[int, Sequence[tuple[int, ...]]]
+) -> dict[int, list[int]]:
+    """Return the bytes that ranks hold, unpacked, with each of their sets of stages.
+
+    Args:
+        draft: the draft of both plans.
+        whole, again: the plans in which none and all of these ranks' stages recompute.
+        sets: the sets of stages that recompute, of each rank.
+    """
+    cut, count = whole.partition, draft.micro_batches
+    plans = draft.memory_plan(cut), draft.memory_plan(again.partition)
+    peaks: dict[int, list[int]] = {rank: [] for rank in sets}
+    for turn in range(max(map(len, sets.values()))):
+        tried = {rank: some[turn] for rank, some in sets.items() if turn < len(some)}
+        stages = {s for some in tried.values() for s in some}
+        bodies = {key: plans[key.stage in stages].bodies[key] for key in cut.bodies}
+        account = memory_profile(whole.schedule, cut, replace(plans[0], bodies=bodies), count)
+        for rank in tried:
+            peaks[rank].append(account[rank].peak)
+    return peaks

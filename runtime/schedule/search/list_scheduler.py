@@ -91,7 +91,7 @@ def list_schedule(
     costs: Costs,
     *,
     memory: MemoryPlan | None = None,
-    limit: int | None = None,
+    limit: int | Sequence[int | None] | None = None,
 ) -> ListSchedule:
     """Search for the shortest schedule; it is never longer than one of SCHEDULES within the limit.
 
@@ -100,9 +100,9 @@ def list_schedule(
 
     Args:
         memory: What bodies hold; needed for a limit.
-        limit: Bytes that each rank may hold.
+        limit: Bytes that each rank may hold, one number for all or one of each; None: any number.
     """
-    bench = _Bench(topology, mbs, costs, memory, limit)
+    bench = _Bench(topology, mbs, costs, memory, _limits(limit, topology.ranks))
     bound = lower_bound(bench.problem)
     enough = bench.enough(bound)
     for name in SCHEDULES:
@@ -120,7 +120,12 @@ class _Bench:
     """A bench for schedules, which are lowered and simulated, and their memory counted."""
 
     def __init__(
-        self, topology: Topology, mbs: int, costs: Costs, plan: MemoryPlan | None, limit: int | None
+        self,
+        topology: Topology,
+        mbs: int,
+        costs: Costs,
+        plan: MemoryPlan | None,
+        limit: Array | None,
     ) -> None:
         self.topology, self.mbs, self.costs = topology, mbs, costs
         self.plan, self.limit = plan, limit
@@ -189,6 +194,14 @@ class _Bench:
         """Return the ticks of an order, without what only lowering and simulation know."""
         start = np.empty((len(self.numbered.keys), self.mbs), np.int64)
         return int(replay(self.problem, order, start, start.copy()))
+
+
+def _limits(limit: int | Sequence[int | None] | None, ranks: int) -> Array | None:
+    """Return the limit of each rank; None: none has one."""
+    each = [limit] * ranks if limit is None or isinstance(limit, int) else [*limit]
+    if all(x is None for x in each):
+        return None
+    return np.array([NEVER if x is None else x for x in each], np.int64)
 
 
 def _build(bench: _Bench) -> None:

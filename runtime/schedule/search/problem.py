@@ -234,8 +234,11 @@ def unlimited(p: Problem) -> Memory:
     return Memory(np.full(p.ranks, NEVER), none, none, none, np.zeros(p.mbs + 1, np.int64))
 
 
-def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
-    """Return what orders hold at least; only their programs say when messages are delivered."""
+def memory_of(numbered: Numbered, plan: MemoryPlan, limit: Array) -> Memory:
+    """Return what orders hold at least; only their programs say when messages are delivered.
+
+    limit: bytes of each rank.
+    """
     p, facts = numbered.problem, numbered.facts
     number = {key: i for i, key in enumerate(facts.keys)}
     received = np.array(
@@ -245,12 +248,12 @@ def memory_of(numbered: Numbered, plan: MemoryPlan, limit: int) -> Memory:
     bodies = [plan.bodies[key] for key in numbered.keys]
     rows = [(b.top, b.kept, b.kept + b.sending, b.sums) for b in bodies]
     top, kept, sent, sums = np.array(rows, np.int64).T.copy()
-    waiting = np.array([_partial_sums(n, p.mbs) for n in range(p.mbs + 1)], np.int64)
+    waiting = np.array([partial_sums(n, p.mbs) for n in range(p.mbs + 1)], np.int64)
     static = np.array(plan.static, np.int64)
     return Memory(limit - static, received + np.maximum(top, sent), received + kept, sums, waiting)
 
 
-def _partial_sums(terms: int, count: int) -> int:
+def partial_sums(terms: int, count: int) -> int:
     """Return the fewest partial sums in which TreeSum(count) can hold this many terms.
 
     Each has 2**n terms, except for at most one, which has the last terms: those that are left over

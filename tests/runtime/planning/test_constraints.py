@@ -57,3 +57,10 @@ def test_on_a_grid_they_hold_for_the_first_row(strategy):
     assert make_plan(case, options(4, groups, rules, **more)).placement.devices
     with pytest.raises(PlacementError, match=r"layer1"):
         make_plan(case, options(4, groups, (*rules, Rule("same", ("layer1", "layer0"))), **more))
+
+
+def test_the_first_few_devices_are_tried_though_a_later_one_is_forbidden():
+    """A rule with a device that was not among the first few made all these candidates fail."""
+    rules = (Rule("not_on", ("layer0",), (cpu(2),)),)
+    made = make_plan(layers(3), options(3, {}, rules, strategy="auto", splits=False))
+    assert any("2 devices" in c.placed.strategy for c in made.placements)
