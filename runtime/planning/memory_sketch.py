@@ -172,7 +172,7 @@ class MemorySketch:
         made = np.flatnonzero(copy >= 0)
         seconds = self._seconds[ranked[stage[copy[made]]], made]
         again_seconds = np.bincount(copy[made], seconds, len(keys))
-        return BothWays(*found, messages, self._waiting, stays, stage, again_seconds)
+        return BothWays(found[0], found[1], messages, self._waiting, stays, stage, again_seconds)
 
 
 def _scratch(graph: Graph, made: Outline, contexts: Sequence[Context]) -> Array:
@@ -225,4 +225,6 @@ def _roots(
     columns[0, [root_of[value] for value in lasting]] = 0
     readers = np.array([read for row in reads for read in row], np.int64).reshape(-1, 3).T.copy()
     starts = np.cumsum([0, *map(len, reads)], dtype=np.int64)
-    return Roots(*columns, starts, *readers)
+    nbytes, kinds, items, places, over_roots = columns
+    reader, read_at, makes = readers
+    return Roots(nbytes, kinds, items, places, over_roots, starts, reader, read_at, makes)
