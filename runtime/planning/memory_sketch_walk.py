@@ -70,61 +70,83 @@ def body_bytes(roots: Roots, bodies: Bodies, again: bool, places: int, copy: Arr
     last = np.full(stages, -1, np.int64)  # the last body of each stage that reads a message
     for j in range(count):
         n, own = roots.nbytes[j], bodies.of_item[roots.item[j]]
-        stage = bodies.stage[own]
-        end, far, sent = roots.place[j], own, False
-        copy_far, copy_end = copy[j], roots.place[j] - places
         last[:] = -1
-        for at in range(roots.starts[j], roots.starts[j + 1]):
-            k = roots.making[at]
-            for turn in range(2):
-                b, place = bodies.of_item[roots.reader[at]], roots.read_at[at]
-                if turn == 1:
-                    if k < 0 or copy[k] < 0:
-                        break
-                    b = copy[k]
-                    place -= places  # before all others
-                s = bodies.stage[b]
-                if copy[j] >= 0 and s == stage and bodies.phase[b] > 0:
-                    if bodies.turn[b] > bodies.turn[copy_far]:
-                        copy_far = b
-                    copy_end = max(copy_end, place)
-                elif bodies.rank[s] == bodies.rank[stage]:
-                    if bodies.turn[b] > bodies.turn[far]:
-                        far = b
-                    end = max(end, place)
-                else:
-                    sent = True
-                    if last[s] < 0 or bodies.turn[b] > bodies.turn[last[s]]:
-                        last[s] = b
-        for s in range(stages) if sent else range(0):
+        far, end, sent, copy_far, copy_end = _read(roots, bodies, j, copy, places, last)
+        for s in range(stages):
             if last[s] >= 0:
                 rows[1, last[s]] -= n
-        if roots.kind[j] != FIXED:
-            if far == own and not sent:
-                piece_of[j] = used
-                pieces[0, used], pieces[1, used] = own, roots.place[j]
-                pieces[2, used], pieces[3, used] = end, n
-                used += 1
-                over = piece_of[roots.over[j]] if roots.over[j] >= 0 else -1
-                if over >= 0 and pieces[0, over] == own and pieces[2, over] == roots.place[j]:
-                    pieces[2, over] -= 1
-            else:
-                rows[0, own] += n
-                rows[1, own] += n
-                rows[1, far] -= n
-                if sent and far == own:
-                    rows[2, own] += n
-        if copy[j] >= 0:
-            if copy_far == copy[j]:
-                pieces[0, used], pieces[1, used] = copy_far, roots.place[j] - places
-                pieces[2, used], pieces[3, used] = copy_end, n
-                used += 1
-            else:
-                rows[0, copy[j]] += n
-                rows[1, copy[j]] += n
-                rows[1, copy_far] -= n
+        if roots.kind[j] != FIXED and far == own and not sent:
+            over = piece_of[roots.over[j]] if roots.over[j] >= 0 else -1
+            if over >= 0 and pieces[0, over] == own and pieces[2, over] == roots.place[j]:
+                pieces[2, over] -= 1
+            piece_of[j] = used
+            used = _add_piece(pieces, used, own, roots.place[j], end, n)
+        elif roots.kind[j] != FIXED:
+            _keep(rows, own, far, n)
+            if sent and far == own:
+                rows[2, own] += n
+        if copy[j] >= 0 and copy_far == copy[j]:
+            used = _add_piece(pieces, used, copy_far, roots.place[j] - places, copy_end, n)
+        elif copy[j] >= 0:
+            _keep(rows, copy[j], copy_far, n)
     rows[0] += _scratch(pieces[:, :used], len(bodies.stage), places)
     return rows
+
+
+@compiled(nogil=True)
+def _add_piece(pieces: Array, used: int, body: int, begin: int, end: int, nbytes: int) -> int:
+    """Add a piece of scratch; return how many there are."""
+    pieces[0, used], pieces[1, used], pieces[2, used], pieces[3, used] = body, begin, end, nbytes
+    return used + 1
+
+
+@compiled(nogil=True)
+def _keep(rows: Array, first: int, last: int, nbytes: int) -> None:
+    """Hold bytes from one body to another."""
+    rows[0, first] += nbytes
+    rows[1, first] += nbytes
+    rows[1, last] -= nbytes
+
+
+@compiled(nogil=True)
+def _read(
+    roots: Roots, bodies: Bodies, j: int, copy: Array, places: int, last: Array
+) -> tuple[int, int, bool, int, int]:
+    """Find out who reads a root.
+
+    Args:
+        last: by stage; written: the last body there that reads a message with it.
+
+    Returns:
+        the last body of its rank that reads it, the last place where it is read there, whether it
+        is sent, and the last body and place that read the copy of it that is made again.
+    """
+    stage = bodies.stage[bodies.of_item[roots.item[j]]]
+    far, end, sent = bodies.of_item[roots.item[j]], roots.place[j], False
+    copy_far, copy_end = copy[j], roots.place[j] - places
+    for at in range(roots.starts[j], roots.starts[j + 1]):
+        k = roots.making[at]
+        for turn in range(2):
+            b, place = bodies.of_item[roots.reader[at]], roots.read_at[at]
+            if turn == 1:
+                if k < 0 or copy[k] < 0:
+                    break
+                b = copy[k]
+                place -= places  # before all others
+            s = bodies.stage[b]
+            if copy[j] >= 0 and s == stage and bodies.phase[b] > 0:
+                if bodies.turn[b] > bodies.turn[copy_far]:
+                    copy_far = b
+                copy_end = max(copy_end, place)
+            elif bodies.rank[s] == bodies.rank[stage]:
+                if bodies.turn[b] > bodies.turn[far]:
+                    far = b
+                end = max(end, place)
+            else:
+                sent = True
+                if last[s] < 0 or bodies.turn[b] > bodies.turn[last[s]]:
+                    last[s] = b
+    return far, end, sent, copy_far, copy_end
 
 
 @compiled(nogil=True)
@@ -291,8 +313,8 @@ def recomputing(
         whole, again: what bodies hold if none recomputes, and if all do.
         nbytes, waiting: see held_by.
         stage_of: the stage of each body.
-        forward: what the forward nodes of each stage take; the chosen ones take the least.
-        room: bytes; what none of the sets keeps to, the set that holds the least does.
+        forward: the weight of each stage; the chosen ones have the least.
+        room: bytes; if no set keeps to it, the one that holds the least is chosen.
 
     Returns:
         by stage whether it recomputes, and the bytes that the rank holds.
@@ -320,6 +342,4 @@ def recomputing(
         held = held_by(p, rank, runs, mixed, traffic, nbytes, waiting)
         if least < 0 or held <= room or held < least:
             best, least, weight = chosen, held, takes
-        if number == 0 and held <= room:
-            break
     return best, least
