@@ -214,7 +214,7 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
 
     def costs(self, graph: Graph) -> CostModel:
         """Return the costs of a graph on these devices."""
-        LOG.info("costs of %d operators", sum(not node.is_variable for node in graph))
+        LOG.debug("costs of %d operators", sum(not node.is_variable for node in graph))
         return self.pricing(graph, self.contexts)
 
     def forward_only(self) -> Options:

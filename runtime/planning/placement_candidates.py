@@ -126,7 +126,7 @@ class Candidates:
         sketch = Sketch(network, options, coarse, self._kernels, self.prices)
         estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
-        LOG.info("search from the best placements so far, up to %d estimates", estimates)
+        LOG.debug("search from the best placements so far, up to %d estimates", estimates)
 
         def devices_of(placement: Placement) -> list[int]:
             return [placement.rank_of[placement.stage_of[name]] for name in coarse.names]
@@ -151,7 +151,7 @@ class Candidates:
 
     def _found(self, strategy: str, machine: Machine, constraints: Constraints) -> Iterator[Placed]:
         for name, limits in self._limits(strategy, constraints):
-            LOG.info("strategy %s on %s", name, count_text(len(machine.devices), "device"))
+            LOG.debug("strategy %s on %s", name, count_text(len(machine.devices), "device"))
             yield from self._placed(find_strategy(name), machine, limits)
 
     def _placed(self, place: Strategy, machine: Machine, limits: Constraints) -> list[Placed]:

@@ -144,7 +144,7 @@ class _Tries:
             least = draft.busiest(False, None, lambda cut: self.costs.costs(cut))
             if least >= self.shortest:
                 return PlanCandidate(placed=placed, bound=least)
-        LOG.info("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
+        LOG.debug("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
             plan = select_timed(draft, self.costs)
         except ScheduleError as error:

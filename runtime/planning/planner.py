@@ -105,7 +105,7 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
         return best
     compared = [PlanCandidate(seconds=best.choice.seconds)]
     for splits in _splits(whole, options):
-        LOG.info("%s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
+        LOG.debug("%s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
         with suppress(PlacementError, ScheduleError, MicroBatchError):
             other = _planned(request, _with_splits(options, splits))
             compared.append(PlanCandidate(seconds=other.choice.seconds, splits=splits))
@@ -113,7 +113,7 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
                 best = other
     for grid in _grids(request, whole, options) if whole_grid else ():
         words = PlanCandidate(grid=grid)
-        LOG.info("a grid of %s", words.split_words.partition(":")[0])
+        LOG.debug("a grid of %s", words.split_words.partition(":")[0])
         try:
             other = _planned(*_auto_grid(request, whole, options, grid), timed=True)
         except (PlacementError, ScheduleError, MicroBatchError, GraphError) as error:
@@ -222,7 +222,7 @@ def _planned(request: PlanRequest, options: Options, *, timed: bool = False) -> 
     Args:
         timed: whether its step is predicted even if nothing is left to choose.
     """
-    LOG.info("graphs of the network with its gradients")
+    LOG.debug("graphs of the network with its gradients")
     network = make_network(request, options, options.group_sizes)
     draft = partial(Draft, network, options=options if request.wrt else options.forward_only())
     placement = _given_placement(network.first, options)

@@ -133,9 +133,9 @@ class Activity(logging.Handler):
         Args:
             console: where to write.
             title: the word that lines begin with.
-            logger: the name of the logger, whose messages of level INFO are shown.
+            logger: the name of the logger, whose messages of level DEBUG are shown.
         """
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.console, self.title = console, title
         self._logger = logging.getLogger(logger)
         self._begun, self._doing = console.clock(), ""
@@ -144,7 +144,7 @@ class Activity(logging.Handler):
 
     def __enter__(self) -> Self:
         self._level = self._logger.level
-        self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.DEBUG))
         self._logger.addHandler(self)
         self._thread.start()
         return self
