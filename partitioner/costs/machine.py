@@ -100,10 +100,14 @@ class Machine:
 
     def index(self, context: Context) -> int:
         """Return the number of a device. Raises ConfigError if the machine does not have it."""
-        if context not in self.contexts:
+        if context not in self._numbers:
             known = nearest(str(context), map(str, self.contexts))
             raise ConfigError(f"the machine has no device {context}: {known}")
-        return self.contexts.index(context)
+        return self._numbers[context]
+
+    @cached_property
+    def _numbers(self) -> dict[Context, int]:
+        return {context: number for number, context in enumerate(self.contexts)}
 
     def only(self, contexts: Iterable[Context]) -> Machine:
         """Select devices, in this order. Raises ConfigError for unknown ones."""
@@ -113,12 +117,33 @@ class Machine:
         """Return the link from one device, by number, to another; one to itself is free."""
         if a == b:
             return LinkSpec()
-        first, second = self.devices[a], self.devices[b]
+        ends = self._stands[a], self._stands[b]
+        if ends not in self._wires:
+            self._wires[ends] = self._wire(self.devices[a], self.devices[b])
+        return self._wires[ends]
+
+    def _wire(self, first: Device, second: Device) -> LinkSpec:
         level = _level(_narrowest((first, second)), self.links)
         assert level is not None
         latency, bandwidth, shared, messages = self.links[level]
         name = f"{level} {'/'.join(first.place(level))}".strip() if shared else ""
-        return LinkSpec(latency, bandwidth, name, messages)
+        return self._specs.setdefault(name or level, LinkSpec(latency, bandwidth, name, messages))
+
+    @cached_property
+    def _stands(self) -> list[int]:
+        """The number of each device's socket, by which links are known: many devices share one."""
+        numbers: dict[tuple[str, ...], int] = {}
+        return [numbers.setdefault(d.place("socket"), len(numbers)) for d in self.devices]
+
+    @cached_property
+    def _wires(self) -> dict[tuple[int, int], LinkSpec]:
+        """The links that were asked for, by the sockets of their ends."""
+        return {}
+
+    @cached_property
+    def _specs(self) -> dict[str, LinkSpec]:
+        """The different links, by their names or levels."""
+        return {}
 
     def to_yaml(self) -> str:
         """Write the machine as a file that `load_machine` reads as an equal one."""

@@ -29,10 +29,10 @@ class Loads:
         for c, d in enumerate(self.devices):
             self.seconds[d] += self._times[d][c]
             self.memory[d] += self._memory[c]
-        self._readers = [[0] * k for _ in coarse.stars]  # of each star, its others on a device
+        self._readers: list[dict[int, int]] = [{} for _ in coarse.stars]  # device -> others there
         for i, star in enumerate(coarse.stars):
             for c in star.others:
-                self._readers[i][self.devices[c]] += 1
+                self._read(i, self.devices[c], 1)
             self._send(i, 1.0)
 
     @property
@@ -44,11 +44,19 @@ class Loads:
         """Add a star's messages to the loads, or take them away."""
         star = self.coarse.stars[at]
         home = self.devices[star.centre]
-        for d, readers in enumerate(self._readers[at]):
-            if readers and d != home:
+        for d in sorted(self._readers[at]):
+            if d != home:
                 seconds = star.messages * self._latency[home][d] + star.nbytes * self._rate[home][d]
                 self.seconds[home] += sign * seconds
                 self.seconds[d] += sign * seconds
+
+    def _read(self, at: int, device: int, change: int) -> None:
+        """Count the others of a star on a device."""
+        count = self._readers[at].get(device, 0) + change
+        if count:
+            self._readers[at][device] = count
+        else:
+            del self._readers[at][device]
 
     def move(self, moves: Moves) -> Moves:
         """Put classes on devices; return the moves that undo it."""
@@ -65,8 +73,8 @@ class Loads:
             self.devices[c] = d
             for i in self._stars[c]:
                 if c != self.coarse.stars[i].centre:
-                    self._readers[i][old] -= 1
-                    self._readers[i][d] += 1
+                    self._read(i, old, -1)
+                    self._read(i, d, 1)
         for i in stars:
             self._send(i, 1.0)
         return undo

@@ -35,12 +35,19 @@ def proven(coarse: Coarse, devices: Sequence[int], bound: float) -> tuple[list[i
 
 
 def swapped(coarse: Coarse, devices: Sequence[int]) -> list[int]:
-    """Exchange the pieces of two devices for as long as that helps; return class -> device."""
+    """Exchange the pieces of two devices for as long as that helps; return class -> device.
+
+    Of idle devices that are alike, one is tried.
+    """
     loads, bounds = Loads(coarse, devices), _bounds(coarse)
     score, better = _score(loads, bounds), True
+    alike = _alike(coarse)
+    idle, worth = _idle(loads, alike)
     while better:
         better = False
         for a, b in combinations(range(len(bounds)), 2):
+            if not (worth[a] and worth[b]) or (idle[a] and idle[b]):
+                continue
             moves = _swap(loads, a, b)
             if not coarse.allows(moves):
                 continue
@@ -48,9 +55,33 @@ def swapped(coarse: Coarse, devices: Sequence[int]) -> list[int]:
             after = _score(loads, bounds)
             if _better(after, score):
                 score, better = after, True
+                idle, worth = _idle(loads, alike)
             else:
                 loads.move(undo)
     return loads.devices
+
+
+def _alike(coarse: Coarse) -> list[int]:
+    """Number the devices so that those of one number may change places without a difference."""
+    number: dict[object, int] = {}
+    keys = (
+        (device.place("socket"), time.tobytes(), limit, column.tobytes())
+        for device, time, limit, column in zip(
+            coarse.machine.devices, coarse.times, coarse.limits, coarse.allowed.T, strict=True
+        )
+    )
+    return [number.setdefault(key, len(number)) for key in keys]
+
+
+def _idle(loads: Loads, alike: Sequence[int]) -> tuple[list[bool], list[bool]]:
+    """Tell of each device whether it is idle, and whether no idle one before it is like it."""
+    busy, seen = {*loads.devices}, set[int]()
+    worth = []
+    for d, number in enumerate(alike):
+        worth.append(d in busy or number not in seen)
+        if d not in busy:
+            seen.add(number)
+    return [d not in busy for d in range(len(alike))], worth
 
 
 def refined(coarse: Coarse, devices: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ answer is a bound, with the mean of all links a good placement.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -127,12 +128,14 @@ def _colours(coarse: Coarse) -> list[int]:
 
 def _moves(coarse: Coarse, device: int, *, cheapest: bool) -> Array:
     """Estimate the time of each star's messages at that device."""
-    links = [coarse.machine.link(device, b) for b in range(len(coarse.limits)) if b != device]
+    others = (coarse.machine.link(device, b) for b in range(len(coarse.limits)) if b != device)
+    links = Counter((x.latency, x.bandwidth) for x in others)
     if not links or not coarse.stars:
         return np.zeros(len(coarse.stars))
     amounts = np.array([(star.messages, star.nbytes) for star in coarse.stars], dtype=np.float64)
-    times = np.stack([amounts @ (x.latency, 1 / x.bandwidth) for x in links])
-    seconds: Array = times.min(axis=0) if cheapest else times.mean(axis=0)
+    times = np.stack([amounts @ (latency, 1 / bandwidth) for latency, bandwidth in sorted(links)])
+    counts = [links[link] for link in sorted(links)]
+    seconds: Array = times.min(axis=0) if cheapest else np.average(times, axis=0, weights=counts)
     return seconds
 
 

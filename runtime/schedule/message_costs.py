@@ -110,7 +110,8 @@ def collective_seconds(layout: CollectiveLayout, link: Links) -> Fraction:
 
     All links are taken to be as slow as the slowest between two of the ranks.
     """
-    links = {link(a, b) for a in layout.ranks for b in layout.ranks if a != b}
+    pairs = (link(a, b) for a in layout.ranks for b in layout.ranks if a != b)
+    links = {id(x): x for x in pairs}.values()  # of many pairs, few differ: do not hash them all
 
     def latency(size: int) -> Fraction:
         return max(x.latency_of(size) for x in links)

@@ -10,7 +10,7 @@ from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs import cost
 from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
-from partitioner.costs.machine import Device, Level, Machine
+from partitioner.costs.machine import Device, Level, LinkSpec, Machine
 from partitioner.cutting.merging import MergedCosts
 from runtime.planning.costs.overheads import StepOverheads
 from runtime.schedule.message_costs import (
@@ -44,6 +44,9 @@ class CostModel:
     machine: Machine | None = field(default=None, kw_only=True)
     """A machine whose pairs of devices each have their own link, and whose devices each have
     their own speed, where their kind's kernels were not measured."""
+    _links_of: dict[Sequence[Context], Mapping[tuple[int, int], Link]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def alike(cls, kernels: KernelCosts, link: Link, overhead: float = INSTRUCTION) -> CostModel:
@@ -56,11 +59,12 @@ class CostModel:
         """Make the model of a machine; a kind counts as its fastest device and slowest links."""
         devices = sorted(machine.devices, key=lambda device: device.flops)
         kinds: dict[str, KernelCosts] = {d.context.kind: d.speed for d in devices}
-        links: dict[Pair, Link] = {}
-        for (a, x), (b, y) in permutations(enumerate(machine.devices), 2):
-            pair, link = (x.context.kind, y.context.kind), Link(*machine.link(a, b))
-            if links.get(pair, link).latency <= link.latency:
-                links[pair] = link
+        slowest: dict[Pair, LinkSpec] = {}
+        for (a, x), (b, y) in permutations(enumerate(machine.contexts), 2):
+            pair, link = (x.kind, y.kind), machine.link(a, b)
+            if slowest.get(pair, link).latency <= link.latency:
+                slowest[pair] = link
+        links = {pair: Link(*link) for pair, link in slowest.items()}
         return cls(kinds, links, machine=machine)
 
     @property
@@ -96,6 +100,22 @@ class CostModel:
         if self.machine is not None:
             return Link(*self.machine.link(*map(self.machine.index, (sender, receiver))))
         return self.links.get((sender.kind, receiver.kind), self.link)
+
+    def _links_between(self, devices: Sequence[Context]) -> dict[tuple[int, int], Link]:
+        """Return the links of all pairs of ranks; those that are alike are one object."""
+        pairs = permutations(enumerate(devices), 2)
+        if self.machine is None:
+            return {(a, b): self.link_between(x, y) for (a, x), (b, y) in pairs}
+        machine = self.machine
+        at = [machine.index(context) for context in devices]
+        known: dict[int, Link] = {}
+        links = {}
+        for (a, _), (b, _) in pairs:
+            spec = machine.link(at[a], at[b])
+            if id(spec) not in known:
+                known[id(spec)] = Link(*spec)
+            links[a, b] = known[id(spec)]
+        return links
 
     def only(self, contexts: Iterable[Context]) -> CostModel:
         """Return the model without the kinds that none of these devices has."""
@@ -176,13 +196,11 @@ class CostModel:
         placement, devices = partition.placement, partition.placement.devices
         kernels = [self.of(context) for context in devices]
         rates, seconds = [k.rates for k in kernels], _body_seconds(partition, kernels)
-        links = {
-            (a, b): self.link_between(x, y)
-            for (a, x), (b, y) in permutations(enumerate(devices), 2)
-        }
+        if devices not in self._links_of:
+            self._links_of[devices] = self._links_between(devices)
         costs = Costs(
             lambda key: seconds[key] + overheads.seconds(key, rates[partition.rank(key)]),
-            links=links,
+            links=self._links_of[devices],
             overhead=self.overhead,
             update=lambda stage: overheads.update_seconds(stage, rates[placement.rank_of[stage]]),
         )
