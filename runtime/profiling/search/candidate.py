@@ -26,9 +26,9 @@ class Candidate:
 
     config: as the planner was asked. prices: of its prediction. steps: simulated, each with its
     part of an epoch. batches: that stream in a step; seconds are then those of one of them. quick:
-    whether it was placed with little effort, so that its config may make another plan. took:
-    seconds to plan it, without those that kernels were measured. given: whether it is the user's.
-    baseline: whether it is the network on one device.
+    whether it was placed with little effort, so that its config may make another plan. given:
+    whether it is the user's. baseline: whether it is the network on one device. fewer: whether it
+    leaves some of the user's devices out.
     """
 
     config: Config
@@ -38,9 +38,9 @@ class Candidate:
     steps: tuple[tuple[float, Timeline], ...]
     batches: int = 1
     quick: bool = False
-    took: float = 0.0
     given: bool = False
     baseline: bool = False
+    fewer: bool = False
 
     @classmethod
     def of(
@@ -64,6 +64,11 @@ class Candidate:
         return self.planned.training
 
     @property
+    def nodes(self) -> int:
+        """The nodes of a micro-batch's graph, with those of all replicas."""
+        return len(self.plan.network.first)
+
+    @property
     def name(self) -> str:
         """The choices of the plan in a few words."""
         choice = self.plan.choice
@@ -71,6 +76,11 @@ class Candidate:
         words = [first, count_text(len(self.plan.sizes), "micro-batch")]
         if choice.time_segment is not None:
             words.append(f"segments of {choice.time_segment}")
+        rows, devices = self.config.partition.data_axis or 1, len(self.config.devices)
+        if rows > 1:
+            words.append(f"{rows} replicas")
+        if self.fewer:
+            words.append(count_text(devices, "device"))
         words += [f"{split.group} in {split.kind}" for split in self.splits]
         if choice.recompute:
             words.append(f"forward again on {', '.join(map(str, choice.recompute))}")

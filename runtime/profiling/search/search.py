@@ -1,11 +1,14 @@
-"""The search: which split, schedule, micro-batches, time segment and recomputation are fastest.
+"""The search: which devices, replicas, micro-batches, split, schedule and segments are fastest.
 
 Each candidate is a config whose open choices the planner makes by simulation
 (runtime.planning.placement_choice, runtime.planning.schedule_choice). What the planner does not
-vary is varied here, coordinate by coordinate: a few numbers of micro-batches of the unsplit
-network, then each split that is worth trying, then other numbers, in powers of two. All of that is
-quick: named schedules, one length of time segments. The best few are then planned with all that
-there is to choose from.
+vary is varied here: the shapes (runtime.profiling.search.shapes), in the order of their estimates,
+and for the best of them each split that is worth trying. All of that is quick: named schedules, one
+length of time segments. The best few are then planned with all that there is to choose from.
+
+A search ends when its work is done, so that it finds the same on a busy machine: the nodes of all
+graphs that were planned are counted, more than once where planning is thorough. A limit on seconds
+is for those who cannot wait, and the result says when it was reached.
 
 With buckets, the planner chooses by the largest; here a candidate counts by the mean step of an
 epoch, so some of what the planner had second to best is tried as well. Without, it is the best that
@@ -15,7 +18,6 @@ predicted steps are measured.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -23,28 +25,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitioner import Placement
-from runtime.planning.costs.prices import CostModel, CostProvider
+from partitioner.placement.group2ctx import devices_of
+from partitioner.strategies.types import STEP
+from runtime.planning.costs.prices import CostProvider
 from runtime.planning.options import AUTO, NONE
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GroupSplit, shard_marks, splits_to_try, weigh
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import EpochOf, alike
+from runtime.profiling.search.shapes import (
+    Forecast,
+    Outlook,
+    Shape,
+    device_counts,
+    promising,
+    shapes,
+)
 from runtime.profiling.trials.baseline import plan_baseline
-from runtime.training.job import samples_of, training_plan
+from runtime.training.job import machine_of, rules_of, samples_of, training_plan
 from symgraph.app.config import Config
 from symgraph.app.data_config import batches_per_step
-from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
-from symgraph.core.graph import Graph
 from symgraph.core.units import count_text, seconds_text
 
-SECONDS = 50.0  # of simulations; what is not tried by then is left out
-QUICK_SHARE = 0.6  # of SECONDS, for planning candidates quickly
+SECONDS = 3600.0  # of simulations, at most; what is not tried by then is left out
+WORK = 40_000  # nodes to plan quickly; see _Tried
+QUICK_SHARE = 0.6  # of WORK, for planning candidates quickly
 MAX_MICRO_BATCHES = 32
-FIRST_COUNTS = 3  # numbers of micro-batches that are tried before splits
 QUICK = "optimal"  # the strategy for quick planning; the best candidates then try all strategies
-EFFORT = 5  # thorough planning takes about this many times as long as quick planning
+LISTED, PLACED = 3, 6  # the work of thorough planning: with a given placement, or with a new one
 REFINED = 3  # candidates that are planned again with every choice
+NEAR = 1.25  # times the best step: slower ones are not planned again
+HOPELESS = 1.5  # times the best step: shapes with such an estimate are not planned
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,10 @@ class Found:
     """The number of simulated plans."""
     left_out: int
     """The number of candidates that were not tried for lack of time."""
+    proved: int
+    """The number of shapes that cannot be faster than the best, by their bounds."""
+    unpromising: int
+    """The number of shapes that were only estimated."""
     seconds: float
     """The seconds that the search took."""
     baseline: Candidate | None = None
@@ -80,7 +96,8 @@ class Found:
         except LimitError as error:
             return replace(self, too_large=str(error))
         found = replace(Candidate.of(planned.config, (), planned, epoch(planned)), baseline=True)
-        candidates = sorted([*self.candidates, found], key=lambda c: c.seconds)
+        several = [c for c in self.candidates if len(c.config.devices) > 1]
+        candidates = sorted([*(several or self.candidates), found], key=lambda c: c.seconds)
         took = self.seconds + time.perf_counter() - begun
         count = self.simulated + found.simulated
         return replace(
@@ -94,9 +111,10 @@ def search(
     *,
     epoch: EpochOf = alike,
     seconds: float = SECONDS,
+    work: float = WORK,
     say: Callable[[str], object] = lambda line: None,
 ) -> Found:
-    """Plan all candidates, within about `seconds`.
+    """Plan candidates in the order of their promise, until the work is done.
 
     A config without a strategy places every group itself: it is a candidate as given, and the
     others place all groups anew. With a strategy, `group2ctx` pins groups.
@@ -106,13 +124,14 @@ def search(
         pricing: the provider of costs.
         epoch: gives the mixtures of buckets by which a candidate is ranked, with their shares.
         seconds: the time limit.
-        say: is told what is being tried.
+        work: the nodes to plan, about.
+        say: is told what is being tried, with the best step so far.
 
     Raises:
         LimitError: nothing fits the memory limit; it names the smallest limit of the last try.
     """
     begun = time.perf_counter()
-    tried = _Tried(pricing, epoch, say, begun + QUICK_SHARE * seconds)
+    tried = _Tried(pricing, epoch, say, begun + seconds, QUICK_SHARE * work, len(config.devices))
     given = None
     if config.partition.strategy is None and config.group2ctx:
         with suppress(LimitError):
@@ -121,45 +140,93 @@ def search(
     if not tried.candidates:
         assert tried.failed is not None
         raise tried.failed
-    tried.deadline = begun + seconds
+    tried.work += (1 - QUICK_SHARE) * work
     tried.refine(config.partition.strategy or AUTO)
     everything = [*tried.candidates, *([given] if given else [])]
     simulated = sum(candidate.simulated for candidate in everything)
     took = time.perf_counter() - begun
-    return Found(tuple(_distinct(everything)), given, simulated, tried.left_out, took)
+    return Found(
+        tuple(_distinct(everything)),
+        given,
+        simulated,
+        tried.left_out,
+        tried.proved,
+        tried.unpromising,
+        took,
+    )
 
 
 def _vary(tried: _Tried, config: Config) -> None:
-    """Try micro-batches and splits."""
-    free, devices = _opened(config), len(config.devices)
-    counts = _counts(samples_of(config), batches_per_step(config.data), devices)
-    for count in counts[:FIRST_COUNTS]:
-        tried.add(_counted(free, count), ())
-    if config.partition.split == AUTO and devices > 1 and tried.candidates:
-        for splits in _splits(tried.best, free):
-            tried.add(_counted(_with(free, splits), len(tried.best.plan.sizes)), splits)
-    if not tried.candidates:
-        for count in counts[FIRST_COUNTS:]:
-            tried.add(_counted(free, count), ())
+    """Try shapes, the most promising first, and splits of the best."""
+    free = _opened(config)
+    samples, batches = samples_of(config), batches_per_step(config.data)
+    every = _shapes(free, samples, one=config.machine is not None)
+    turn = 1 if config.machine is not None else -1  # what is measured is priced for all devices
+    every.sort(key=lambda shape: (shape.rows, shape.micro_batches, turn * shape.devices))
+    first = next((shape for shape in every if tried.add(_shaped(free, shape), ())), None)
+    if first is None:
         return
+    others = every[every.index(first) + 1 :]
+    if others and time.perf_counter() < tried.deadline:
+        tried.say(f"  estimating {count_text(len(others), 'more shape')}")
+        forecast = Forecast(tried.best.plan, machine_of(config), batches)
+        for outlook in promising(map(forecast.of, others)):
+            tried.add_shape(_shaped(free, outlook.shape), outlook)
+    else:
+        tried.left_out += len(others)
     best = tried.best
-    for count in sorted(counts, key=lambda count: abs(math.log(count / len(best.plan.sizes)))):
-        if not any((len(c.plan.sizes), c.splits) == (count, best.splits) for c in tried.candidates):
-            tried.add(_counted(best.config, count), best.splits)
+    devices = len(best.config.devices)
+    if (
+        config.partition.split == AUTO
+        and devices > 1
+        and (best.config.partition.data_axis or 1) == 1
+    ):
+        for splits in _splits(best, best.config):
+            tried.add(_with(best.config, splits), splits)
+
+
+def _shapes(config: Config, samples: int, *, one: bool) -> list[Shape]:
+    """Return the shapes to try.
+
+    Args:
+        config: the config with open choices.
+        samples: the batch.
+        one: whether one device is a shape; measurements have one device beside the partitions.
+    """
+    devices, partition = len(config.devices), config.partition
+    named = {str(d) for group in config.groups.values() for d in devices_of(group)}
+    named |= {str(d) for rule in rules_of(config) for d in rule.devices}
+    held = max((i for i, d in enumerate(config.devices, 1) if d in named), default=1)
+    least = min(devices, max(held, 1 if one else 2))
+    if (partition.data_axis or 1) > 1 or partition.model_axis is not None:
+        least = devices = len(config.devices)
+    rows = not named and partition.data_axis is None and partition.model_axis is None
+    rows = rows and partition.objective == STEP and not partition.constraints
+    counts = device_counts(devices, least)
+    return [*shapes(counts, devices, samples, rows=rows, most=MAX_MICRO_BATCHES)]
 
 
 class _Tried:
-    """The candidates so far. deadline: of trying more, once there is one."""
+    """The candidates so far.
+
+    deadline: of trying more, once there is one. work: the nodes that may still be planned.
+    """
 
     def __init__(
-        self, pricing: CostProvider, epoch: EpochOf, say: Callable[[str], object], deadline: float
+        self,
+        pricing: CostProvider,
+        epoch: EpochOf,
+        say: Callable[[str], object],
+        deadline: float,
+        work: float,
+        devices: int,
     ) -> None:
-        self.epoch, self.say, self.deadline = epoch, say, deadline
+        self.epoch, self.say, self.deadline, self.work = epoch, say, deadline, work
         self._pricing = pricing
-        self._measuring = 0.0  # seconds that prices took
+        self.devices = devices
         self.candidates: list[Candidate] = []
         self.failed: Exception | None = None
-        self.left_out = 0
+        self.left_out = self.proved = self.unpromising = 0
 
     @property
     def best(self) -> Candidate:
@@ -178,17 +245,29 @@ class _Tried:
         quick: bool = False,
         placement: Placement | None = None,
     ) -> Candidate:
-        begun = time.perf_counter() - self._measuring
-        planned = training_plan(config, self._price, quick=quick, placement=placement)
+        planned = training_plan(config, self._pricing, quick=quick, placement=placement)
+        fewer = len(config.devices) < self.devices
         found = Candidate.of(config, splits, planned, self.epoch(planned))
-        took = time.perf_counter() - self._measuring - begun
-        return replace(found, quick=quick, took=took)
+        found = replace(found, quick=quick, fewer=fewer)
+        thorough = PLACED if placement is None else LISTED
+        as_given = config.partition.strategy is None
+        self.work -= found.nodes * (1 if quick or as_given else thorough)
+        return found
 
-    def _price(self, graph: Graph, contexts: Sequence[Context]) -> CostModel:
-        begun = time.perf_counter()
-        prices = self._pricing(graph, contexts)
-        self._measuring += time.perf_counter() - begun
-        return prices
+    def affords(self, candidate: Candidate, times: int) -> bool:
+        """Tell whether a plan like the candidate's may take so many times its work."""
+        return times * candidate.nodes <= self.work and time.perf_counter() < self.deadline
+
+    def add_shape(self, config: Config, outlook: Outlook) -> None:
+        """Plan a shape, unless it cannot be the best or is not likely to be."""
+        best, one = self.best, self.candidates[0]
+        nodes = one.nodes * outlook.shape.rows / (one.config.partition.data_axis or 1)
+        if self.epoch is alike and outlook.bound >= best.seconds:
+            self.proved += 1
+        elif outlook.seconds > HOPELESS * best.seconds or nodes > self.work:
+            self.unpromising += 1
+        else:
+            self.add(config, ())
 
     def add(
         self,
@@ -209,7 +288,8 @@ class _Tried:
             self.say(f"  {count_text(config.pipeline.micro_batches, 'micro-batch')}: {error}")
             return None
         self.candidates.append(found)
-        self.say(f"  {found.name}: {seconds_text(found.seconds)} predicted")
+        so_far = "" if found is self.best else f", best so far {seconds_text(self.best.seconds)}"
+        self.say(f"  {found.name}: {seconds_text(found.seconds)} predicted{so_far}")
         return found
 
     def refine(self, strategy: str) -> None:
@@ -217,15 +297,15 @@ class _Tried:
 
         strategy: that was asked for; the best is tried with it.
         """
+        near = NEAR * self.best.seconds
         for place, candidate in enumerate(self.ranked[:REFINED]):
-            whole = self._refined(candidate)
+            whole = self._refined(candidate) if candidate.seconds <= near else None
             if whole is not None and whole.planned.buckets is not None:
                 self._others(whole, _ranked(whole.plan)[1:REFINED])
             elif whole is not None and place == 0:
                 self._other_kind(whole)
         best = self.best
-        ready = time.perf_counter() + EFFORT * best.took < self.deadline
-        if strategy != best.config.partition.strategy and ready:
+        if strategy != best.config.partition.strategy and self.affords(best, 2 * PLACED):
             config = _changed(best.config, "partition", strategy=strategy)
             self.add(config, best.splits)
             if self.best is not best:
@@ -234,8 +314,10 @@ class _Tried:
     def _refined(self, candidate: Candidate) -> Candidate | None:
         """Plan one with all that there is to choose from, but for placements if time is short."""
         config, splits = candidate.config, candidate.splits
-        if time.perf_counter() + EFFORT * candidate.took < self.deadline:
+        if self.affords(candidate, PLACED):
             return self.add(config, splits, quick=False)
+        if not self.affords(candidate, LISTED):
+            return None
         place = candidate.plan.placement
         found = self.add(config, splits, quick=False, placement=place)
         if found is not None:
@@ -244,7 +326,7 @@ class _Tried:
 
     def _others(self, candidate: Candidate, rest: Sequence[PlanCandidate]) -> None:
         """Candidates of what a plan had to choose from besides: it may be better for an epoch."""
-        for tried in rest:
+        for tried in rest if self.affords(candidate, LISTED * len(rest)) else ():
             pinned = {"schedule": tried.schedule, "time_segment": tried.time_segment}
             config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
             self._placed_like(candidate, config, candidate.plan.placement)
@@ -255,7 +337,7 @@ class _Tried:
         They have kernels of other lengths, and of these a measurement may have been off the most.
         """
         segmented = candidate.plan.choice.time_segment is not None
-        for tried in _ranked(candidate.plan):
+        for tried in _ranked(candidate.plan) if self.affords(candidate, 1 + LISTED) else ():
             if (tried.time_segment is not None) != segmented:
                 pinned = {"schedule": AUTO, "time_segment": tried.time_segment}
                 config = _changed(candidate.config, "pipeline", **pinned, **_recompute(candidate))
@@ -292,8 +374,15 @@ def _changed(config: Config, section: str, **values: Any) -> Config:
     return config.model_copy(update={section: changed})
 
 
-def _counted(config: Config, count: int) -> Config:
-    return _changed(config, "pipeline", micro_batches=count)
+def _shaped(config: Config, shape: Shape) -> Config:
+    """Return the config with the first devices as the shape says."""
+    shaped = _changed(config, "pipeline", micro_batches=shape.micro_batches)
+    devices = config.devices
+    if shape.devices * shape.rows * (config.partition.data_axis or 1) != len(devices):
+        devices = devices[: shape.devices * shape.rows]
+    if shape.rows > 1:
+        shaped = _changed(shaped, "partition", data_axis=shape.rows)
+    return shaped.model_copy(update={"devices": devices})
 
 
 def _opened(config: Config) -> Config:
@@ -314,13 +403,6 @@ def _opened(config: Config) -> Config:
             "group2ctx": config.group2ctx if old.strategy else {},
         }
     )
-
-
-def _counts(batch: int, batches: int, devices: int) -> list[int]:
-    """Return the numbers of micro-batches to try, those near two per device and step first."""
-    powers = (1 << n for n in range(batch.bit_length()))
-    counts = [count for count in powers if count <= min(batch, MAX_MICRO_BATCHES)]
-    return sorted(counts, key=lambda count: abs(math.log(batches * count / (2 * devices))))
 
 
 def _splits(best: Candidate, config: Config) -> list[tuple[GroupSplit, ...]]:

@@ -73,6 +73,8 @@ class SearchResult(Result):
             "simulated": found.simulated,
             "search_seconds": found.seconds,
             "left_out": found.left_out,
+            "proved": found.proved,
+            "unpromising": found.unpromising,
             "candidates": [
                 {
                     "name": c.name,

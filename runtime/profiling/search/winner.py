@@ -109,9 +109,14 @@ def _notes(winner: Candidate, found: Found) -> list[str]:
     ]
     if winner.quick:
         lines.append("its placement was found with less effort than planning takes by itself")
+    if found.proved or found.unpromising:
+        lines.append(
+            f"not planned: {count_text(found.proved, 'shape')} that cannot be faster, by bounds, "
+            f"and {found.unpromising} that are not likely to be, by estimates"
+        )
     if found.left_out:
         left = count_text(found.left_out, "candidate")
-        lines.append(f"for lack of time, {left} left out")
+        lines.append(f"for lack of time, {left} left out: the limit on seconds was reached")
     if winner.prices.measured:
         for table in winner.prices.kinds.values():
             if isinstance(table, CostTable):
