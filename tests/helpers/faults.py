@@ -78,7 +78,7 @@ register(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class FaultySGD(SGD):
     """Descent that fails at parameters with an attribute `__fault__`, such as "raise 2"."""
 
