@@ -32,7 +32,7 @@ from symgraph.core.visible import visible, visible_lines
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
 REDRAW_EVERY = 0.25  # seconds between two drawings of the bar, by update() and not by a thread
-SAY_EVERY = 1.0  # seconds before the first line of an activity, and between two
+SAY_EVERY = 1.0  # seconds before the first line of an activity, and between two, on a terminal
 WINDOW = 20.0  # seconds over which rates and losses are averaged
 
 
@@ -124,7 +124,7 @@ class Activity(logging.Handler):
     """Lines that say what a program is busy with, once that takes longer than a second.
 
     A context manager. What it says are the messages of a logger, at most one line a second, each
-    once: `planning (12 s): strategy chain on 8 devices`.
+    once: `planning (12 s): strategy chain on 8 devices`. In a file, a line in ten seconds.
     """
 
     def __init__(self, console: Console, title: str, logger: str) -> None:
@@ -162,7 +162,8 @@ class Activity(logging.Handler):
     def _say(self) -> None:
         """Write what has not been written, every second until the end."""
         said = ""
-        while not self._end.wait(SAY_EVERY):
+        every = SAY_EVERY if self.console.is_terminal else LINE_EVERY
+        while not self._end.wait(every):
             doing, seconds = self._doing, self.console.clock() - self._begun
             if doing != said:
                 with suppress(OSError):  # nobody reads it any more

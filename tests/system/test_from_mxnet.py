@@ -48,17 +48,24 @@ def test_what_is_left_out_is_in_the_table():
 
 
 def test_every_name_is_there_and_every_operator_is_named():
-    starts = ("Layers", "Sequences", "Products", "Shapes", "One input")
+    starts = ("Layers", "Sequences", "Products", "Order", "Shapes", "One input", "Creation")
     names = {name for start in starts for name in listed(start)}
     two = listed("Two inputs")
     prefix = two.index("broadcast_")
     names |= {*two[:prefix], *(f"broadcast_{name}" for name in two[prefix + 1 :])}
-    made = listed("Creation")
-    names |= set(made[: made.index("random")])
+    places, inner = listed("Regions"), listed("Regions").index("contrib")
+    names |= {*places[:inner], "Custom"} & {*OPS, *ALIASES}
     for name in names:
         assert callable(getattr(sym, name)), name
-    for name in made[made.index("random") + 1 :]:
-        assert callable(getattr(sym.random, name)), name
+    for space, start in ((sym.random, "Draws"), (sym.linalg, "Matrices")):
+        for name in listed(start)[1:]:
+            assert name == "_like" or callable(getattr(space, name)), name
+    draws = listed("Draws")[1:]
+    names |= {f"{kind}_{name}" for kind in ("random", "sample") for name in draws}
+    names |= {f"random_{name}_like" for name in draws} | {"shuffle"}
+    names |= {f"linalg_{name}" for name in listed("Matrices")[1:]}
+    for name in places[inner + 1 :]:
+        assert name == "ROIPooling" or callable(getattr(sym.contrib, name)), name
     # Other tests register operators of their own.
     ours = {n for n, op in OPS.items() if op.compute.__module__.startswith("symgraph.")}
     ours |= {alias for alias, name in ALIASES.items() if name in ours}

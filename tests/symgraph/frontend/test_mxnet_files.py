@@ -148,9 +148,9 @@ def loaded(op, **attrs):
     ("op", "attrs", "message"),
     [
         (
-            "ROIPooling",
+            "ROIPoolingOld",
             {},
-            "node 'here' is a 'ROIPooling', which is not supported; did you mean 'Pool",
+            "node 'here' is a 'ROIPoolingOld', which is not supported; did you mean 'ROIPool",
         ),
         (
             "Pooling",
