@@ -291,6 +291,7 @@ def test_buckets_share_memory_and_places():
         assert found == [held(largest)] * 2
 
 
+@pytest.mark.slow
 def test_only_the_default_bucket_searches_for_a_schedule():
     """Every bucket tried all schedules again, for seconds each."""
     module = bound(schedule="auto", micro_batches=2, group2ctxs=GROUPS, context=mx.cpu(0))
