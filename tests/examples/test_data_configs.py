@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.backends.device.processor import limit_blas
 from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.trainer import Trainer
@@ -20,7 +21,7 @@ ONE = ("devices=[cpu(0)]", "group2ctx={}")
 
 def summary(name: str, *overrides: str) -> dict[str, object]:
     config = load_config(f"examples/{name}.yaml", (*SMALL[name], *overrides))
-    with make_cluster("threads", len(config.devices)) as cluster:
+    with limit_blas(1), make_cluster("threads", len(config.devices)) as cluster:
         return Trainer(prepare(config), cluster, load_data(config)).fit()
 
 

@@ -112,6 +112,8 @@ class Maker:
             add = sym.broadcast_add if op == "_arange" else sym.elemwise_add
             return add(self.value("2")[0], made)  # a constant finds the batch's length so
         x, shape = self.value(ranks)
+        if OPS[op].random and op.endswith("_like"):
+            x = self.data(shape)  # with the batch in front, where the interpreter takes it to be
         count = len(OPS[op].inputs) if isinstance(OPS[op].inputs, tuple) else 1
         others = [] if sample else [self.other(op, shape) for _ in range(count - 1)]
         if OPS[op].variadic and op not in ONE_INPUT:

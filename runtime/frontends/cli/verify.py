@@ -111,11 +111,17 @@ def values_of(node: Record) -> list[str]:
 
 def graph(plan: Plan) -> Iterator[str]:
     """Each node stands once, on its stage's device, after its inputs; and its values are read."""
-    sizes = dict.fromkeys(plan.sizes)
-    alike = Counter((n["name"], n["body"], n["operator"], *n["inputs"]) for n in plan.all["node"])
+    # With one sample, gradients need no sum over samples: some nodes are not there, or others.
+    sizes = {size for size in plan.sizes if size > 1} or {1}
+    there = [node for node in plan.all["node"] if node["samples"] in sizes]
+    alike = Counter((n["name"], n["body"], n["operator"], *n["inputs"]) for n in there)
     for (name, *_), count in alike.items():
         if count != len(sizes):
             yield f"node {name!r} stands {count} times for {len(sizes)} sizes of micro-batches"
+    each = Counter((n["name"], n["body"], n["samples"]) for n in plan.all["node"])
+    for (name, *_, size), count in each.items():
+        if count > 1:
+            yield f"node {name!r} stands {count} times for micro-batches of {size}"
     read = {(node["samples"], value) for node in plan.all["node"] for value in node["inputs"]}
     seen: set[tuple[int, str]] = set()
     for node in plan.all["node"]:

@@ -83,7 +83,7 @@ def test_groups_are_split_along_the_axis_that_the_user_names():
 def test_a_decoder_that_outweighs_the_layers_is_put_in_shards():
     """No cut balances a decoder of two thirds of the work; its halves do."""
     whole = language_model(400, splits=False)
-    free = language_model(400)
+    free = language_model(400, data_axis=1)
     assert not whole.shards
     assert {s.parameter for s in free.shards.values()} == {"decode_weight", "decode_bias"}
     assert free.options.groups == {"decode": DEVICES}
