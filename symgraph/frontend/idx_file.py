@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Iterator
 from io import BufferedIOBase
@@ -27,6 +26,8 @@ def read_idx(file: Path) -> Array:
 
     Raises ConfigError if it cannot be read, or is something else.
     """
+    import gzip  # which few programs need
+
     with reading(file, WHAT), file.open("rb") as raw:
         is_compressed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -37,7 +36,7 @@ def _message(name: str) -> str:
     return f"symgraph has no {name}: {LEFT_OUT[name]} ({PAGE})"
 
 
-class LeftOutFinder(MetaPathFinder):
+class LeftOutFinder:
     """Finds no module: it words the error of `from symgraph import gluon`."""
 
     def find_spec(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
 from symgraph.frontend.data_iter import DataBatch, DataDesc, DataIter, describe
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Renamed = Sequence[Mapping[str, str]] | None
 
@@ -77,6 +79,8 @@ class PrefetchingIter(DataIter):
         self.iters = list(iters) if isinstance(iters, (list, tuple)) else [iters]
         self.rename_data, self.rename_label = rename_data, rename_label
         super().__init__(self.provide_data[0].shape[0])
+        from concurrent.futures import ThreadPoolExecutor  # which few programs need
+
         self._pool = ThreadPoolExecutor(len(self.iters), "prefetch")
         self._order()
 

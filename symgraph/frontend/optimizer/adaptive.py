@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import ClassVar
 
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer.rule import Block, Now, Rule, add_product
+from symgraph.frontend.optimizer.rule import APART, Block, Now, Rule, add_product
 
 
 def average(xp: ModuleType, mean: Array, new: Array, keep: float, spare: Array) -> None:
@@ -230,16 +230,13 @@ class AdaGrad(_Adaptive):
     w = w - lr * (clip(g) / sqrt(history + eps) + wd * w)
     """
 
+    DECAY: ClassVar[str] = APART
     KEEPS: ClassVar[tuple[str, ...]] = ()
 
     eps: float = 1e-7
 
     def slots(self) -> tuple[str, ...]:
         return ("history",)
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g)."""
-        self._clip(xp, block.g)
 
     def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
         w, g, s, spare = block
@@ -265,6 +262,7 @@ class AdaDelta(_Adaptive):
     A parameter whose rate is 0 stays, whatever else the rate is.
     """
 
+    DECAY: ClassVar[str] = APART
     KEEPS: ClassVar[tuple[str, ...]] = ("rho",)
 
     rho: float = 0.9
@@ -272,10 +270,6 @@ class AdaDelta(_Adaptive):
 
     def slots(self) -> tuple[str, ...]:
         return ("grads", "deltas")
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g)."""
-        self._clip(xp, block.g)
 
     def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
         if not now.lr:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import ClassVar
 
 from symgraph.core import rand
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer.rule import Block, Now, Rule, add_product
+from symgraph.frontend.optimizer.rule import ADDED, Block, Now, Rule, add_product
 
 
 @dataclass
@@ -18,6 +19,8 @@ class SGD(Rule):
 
     mom = momentum * mom - lr * (clip(g) + wd * w);  w = w + mom
     """
+
+    DECAY: ClassVar[str] = ADDED
 
     momentum: float = 0.0
     #: MXNet's choice for sparse gradients; those here are dense.
@@ -29,11 +32,6 @@ class SGD(Rule):
 
     def slots(self) -> tuple[str, ...]:
         return ("mom",) if self.momentum else ()
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g) + wd * w."""
-        self._clip(xp, block.g)
-        add_product(xp, block.g, block.w, wd, block.spare)
 
     def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
         w, g, s, _ = block
@@ -121,16 +119,13 @@ class SGLD(Rule):
     seed, the parameter's name and the number of the update.
     """
 
+    DECAY: ClassVar[str] = ADDED
+
     #: Seed of the noise.
     seed: int = 0
 
     def slots(self) -> tuple[str, ...]:
         return ()
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g) + wd * w."""
-        self._clip(xp, block.g)
-        add_product(xp, block.g, block.w, wd, block.spare)
 
     def _compute(
         self,

@@ -11,7 +11,7 @@ from typing import ClassVar
 from symgraph.core.types import Array
 from symgraph.frontend.optimizer.adaptive import _Adaptive, average, average_square
 from symgraph.frontend.optimizer.norms import sum_of_squares
-from symgraph.frontend.optimizer.rule import Block, Now, Rule, add_product
+from symgraph.frontend.optimizer.rule import APART, Block, Now, Rule, add_product
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Ftrl(Rule):
 
     A parameter whose rate is 0 stays.
     """
+
+    DECAY: ClassVar[str] = APART
 
     DEFAULT_RATE: ClassVar[float] = 0.1
 
@@ -37,10 +39,6 @@ class Ftrl(Rule):
 
     def slots(self) -> tuple[str, ...]:
         return ("z", "n")
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g)."""
-        self._clip(xp, block.g)
 
     def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
         if not now.lr:
@@ -115,6 +113,8 @@ class LAMB(_Adaptive):
     lower_bound and upper_bound if they are set.
     """
 
+    DECAY: ClassVar[str] = APART
+
     DEFAULT_RATE: ClassVar[float] = 0.001
 
     beta1: float = 0.9
@@ -127,10 +127,6 @@ class LAMB(_Adaptive):
 
     def slots(self) -> tuple[str, ...]:
         return ("mean", "var")
-
-    def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g)."""
-        self._clip(xp, block.g)
 
     def _compute(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from symgraph.frontend.optimizer.base import Optimizer
 # Elements processed at a time: operands stay in the cache, and scratch arrays are small. It also
 # fixes the order of addition of sums of squares.
 BLOCK = 1 << 16
+# Where the decay of the weight goes: into the gradient that is clipped, into the clipped one, or
+# wherever the rule puts it.
+CLIPPED, ADDED, APART = "clipped", "added", "apart"
 
 
 class Now(NamedTuple):
@@ -54,6 +57,9 @@ class Rule(Optimizer, ABC):
     passed to `apply`, so a checkpoint can hold it and any rank can own it. `update` and
     `create_state` are MXNet's calls of the same rule.
     """
+
+    #: What is done with the decay before `_step`: CLIPPED, ADDED or APART.
+    DECAY: ClassVar[str] = CLIPPED
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -152,9 +158,12 @@ class Rule(Optimizer, ABC):
             yield start, block
 
     def _prepare(self, xp: ModuleType, block: Block, wd: float) -> None:
-        """Set g to clip(g + wd * w); a rule with another decay overrides it."""
-        add_product(xp, block.g, block.w, wd, block.spare)
+        """Set g to clip(g + wd * w), to clip(g) + wd * w or to clip(g), as DECAY says."""
+        if self.DECAY == CLIPPED:
+            add_product(xp, block.g, block.w, wd, block.spare)
         self._clip(xp, block.g)
+        if self.DECAY == ADDED:
+            add_product(xp, block.g, block.w, wd, block.spare)
 
     def _clip(self, xp: ModuleType, g: Array) -> None:
         if self.clip_gradient is not None:
