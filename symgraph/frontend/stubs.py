@@ -45,9 +45,11 @@ def stub() -> str:
         if inspect.isfunction(value) and _is_public(name) and _is_here(name, value)
     }
     spaces = {n: s for n, s in vars(sym).items() if isinstance(s, Namespace)}
-    names = (n for n in (*OPS, *ALIASES) if _is_public(n) and n not in functions)
-    functions |= {n: operator(n) for n in names}
+    names = [n for n in (*OPS, *ALIASES) if _is_public(n) and n not in functions]
+    others = {n: ALIASES[n] for n in names if n in ALIASES and _is_public(ALIASES[n])}
+    functions |= {n: operator(n) for n in names if n not in others}
     parts = [_function(name, functions[name]) for name in sorted(functions)]
+    parts += [f"{name} = {others[name]}" for name in sorted(others)]
     for name, space in sorted(spaces.items()):
         inner = [_function(n, getattr(space, n), static=True) for n in sorted(_listed(space))]
         parts += [

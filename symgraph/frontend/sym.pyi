@@ -225,13 +225,6 @@ def Dropout(
     and inner say where the batch lies (batch_layout.Split; axis -1: nowhere); first: samples
     of the micro-batch before these. cudnn_off is accepted and ignored. MXNet Dropout."""
 
-def ElementWiseSum(
-    *args: Symbol | Sequence[Symbol],
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""arg0 + arg1 + ..., added from left to right; all of one shape. MXNet add_n."""
-
 def Embedding(
     data: Symbol | None = None,
     weight: Symbol | None = None,
@@ -616,33 +609,6 @@ def SliceChannel(
     r"""Data cut into num_outputs equal parts along an axis; squeeze_axis removes the axis if the
     parts have length 1. MXNet SliceChannel."""
 
-def Softmax(
-    data: Symbol | None = None,
-    label: Symbol | None = None,
-    grad_scale: float = 1.0,
-    ignore_label: float = -1.0,
-    multi_output: bool = False,
-    use_ignore: bool = False,
-    preserve_shape: bool = False,
-    normalization: Literal['null', 'batch', 'valid'] | str = 'null',
-    out_grad: bool = False,
-    smooth_alpha: float = 0.0,
-    count: int = 0,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-    lr_mult: float | None = None,
-    wd_mult: float | None = None,
-) -> Symbol:
-    r"""Softmax over the last axis (axis 1 with multi_output), and a head of the backward pass:
-    its gradient is that of cross entropy with the label, see `_softmax_output_grad`. label:
-    class numbers of any dtype, shaped like the data without the class axis; or a probability
-    for each class, shaped like the data: the gradient is (softmax - label) * grad_scale
-    then. Data of more than 2 dimensions needs preserve_shape or multi_output. out_grad:
-    multiply by the gradient that comes from operators behind it or from out_grads, which is
-    ignored otherwise. A third, hidden input holds the count of valid labels (`valid_input`).
-    MXNet SoftmaxOutput."""
-
 def SoftmaxActivation(
     data: Symbol | None = None,
     mode: Literal['instance', 'channel'] | str = 'instance',
@@ -910,17 +876,6 @@ def broadcast_add(
     r"""lhs + rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_add."""
 
-def broadcast_axes(
-    data: Symbol | None = None,
-    axis: int | Sequence[int] = (),
-    size: int | Sequence[int] = (),
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Data repeated `size` times along each axis of `axis`; these axes have length 1. MXNet
-    broadcast_axis."""
-
 def broadcast_axis(
     data: Symbol | None = None,
     axis: int | Sequence[int] = (),
@@ -1089,18 +1044,6 @@ def broadcast_minimum(
     r"""minimum(lhs, rhs) element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_minimum."""
 
-def broadcast_minus(
-    lhs: Symbol | None = None,
-    rhs: Symbol | None = None,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-    lr_mult: float | None = None,
-    wd_mult: float | None = None,
-) -> Symbol:
-    r"""lhs - rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
-    broadcast_sub."""
-
 def broadcast_mod(
     lhs: Symbol | None = None,
     rhs: Symbol | None = None,
@@ -1137,18 +1080,6 @@ def broadcast_not_equal(
     r"""lhs != rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
     broadcast_not_equal."""
 
-def broadcast_plus(
-    lhs: Symbol | None = None,
-    rhs: Symbol | None = None,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-    lr_mult: float | None = None,
-    wd_mult: float | None = None,
-) -> Symbol:
-    r"""lhs + rhs element by element, in the inputs' dtype; shapes broadcast. MXNet
-    broadcast_add."""
-
 def broadcast_power(
     lhs: Symbol | None = None,
     rhs: Symbol | None = None,
@@ -1183,15 +1114,6 @@ def broadcast_to(
     r"""Data repeated along axes of length 1 to `shape`. A 0 in `shape` keeps that dimension;
     missing leading axes count as 1. MXNet broadcast_to."""
 
-def cast(
-    data: Symbol | None = None,
-    *,
-    dtype: str | type[Any] | dtype[Any],
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The same values in another dtype; gradients flow between floats only. MXNet Cast."""
-
 def cbrt(
     data: Symbol | None = None,
     *,
@@ -1208,22 +1130,6 @@ def ceil(
 ) -> Symbol:
     r"""the smallest whole number that is not below data, element by element. MXNet ceil."""
 
-def choose_element_0index(
-    data: Symbol | None = None,
-    index: Symbol | None = None,
-    axis: int = -1,
-    keepdims: bool = False,
-    mode: Literal['clip', 'wrap'] | str = 'clip',
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-    lr_mult: float | None = None,
-    wd_mult: float | None = None,
-) -> Symbol:
-    r"""One element along an axis for each index; index has the shape of data without that axis,
-    or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet
-    pick."""
-
 def clip(
     data: Symbol | None = None,
     *,
@@ -1234,14 +1140,6 @@ def clip(
 ) -> Symbol:
     r"""Data limited to [a_min, a_max]; the gradient passes where it lies inside, borders
     included. MXNet clip."""
-
-def concat(
-    *args: Symbol | Sequence[Symbol],
-    dim: int = 1,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Values joined along axis `dim`; all other axes have equal lengths. MXNet Concat."""
 
 def cos(
     data: Symbol | None = None,
@@ -1258,40 +1156,6 @@ def cosh(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""cosh(data), element by element. MXNet cosh."""
-
-def crop(
-    data: Symbol | None = None,
-    *,
-    begin: int | Sequence[int | None],
-    end: int | Sequence[int | None],
-    step: int | Sequence[int | None] = (),
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The parts [begin, end) by step of the leading axes; None stands for the axis's own end,
-    and negative positions count from there. MXNet slice."""
-
-def ctc_loss(
-    data: Symbol | None = None,
-    label: Symbol | None = None,
-    data_lengths: Symbol | None = None,
-    label_lengths: Symbol | None = None,
-    use_data_lengths: bool = False,
-    use_label_lengths: bool = False,
-    blank_label: Literal['first', 'last'] | str = 'first',
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-    lr_mult: float | None = None,
-    wd_mult: float | None = None,
-) -> Symbol:
-    r"""-log of the probability of the labels under connectionist temporal classification: (N,).
-    data (T, N, C): activations, of which softmax is taken; label (N, L): classes, with L at
-    most T. The blank is class 0 (blank_label first; labels end at a 0) or C - 1 (last; they
-    end at a -1). use_data_lengths, use_label_lengths: two more inputs (N,), the numbers of
-    time steps and of labels that count. A sample with too few steps for its labels has loss
-    and gradient 0, as in MXNet; a label or length out of range raises IndexError. MXNet
-    CTCLoss."""
 
 def cumsum(
     a: Symbol | None = None,
@@ -1433,23 +1297,6 @@ def fix(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""the whole number next to data on zero's side, element by element. MXNet fix."""
-
-def flatten(
-    data: Symbol | None = None,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""All axes but the first merged into one. MXNet Flatten."""
-
-def flip(
-    data: Symbol | None = None,
-    *,
-    axis: int | Sequence[int],
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The elements in reverse order along the axes. MXNet reverse, flip."""
 
 def floor(
     data: Symbol | None = None,
@@ -1706,35 +1553,7 @@ def logical_not(
 ) -> Symbol:
     r"""1 where data is 0, else 0, element by element. MXNet logical_not."""
 
-def make_loss(
-    data: Symbol | None = None,
-    grad_scale: float = 1.0,
-    valid_thresh: float = 0.0,
-    normalization: Literal['null', 'batch', 'valid'] | str = 'null',
-    count: int = 0,
-    share: float = 1.0,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The data as a loss: a head of the backward pass whose gradient is grad_scale, divided by
-    the length of axis 0 (normalization 'batch') or by the number of elements above
-    valid_thresh ('valid'). share: the part of a loss without samples that each micro-batch
-    contributes. MXNet MakeLoss."""
-
 def max(
-    data: Symbol | None = None,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    exclude: bool = False,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Largest element over axes; axis None or () means all axes, and a full reduction gives
-    shape (1,); exclude=True reduces the axes that are not named. MXNet max."""
-
-def max_axis(
     data: Symbol | None = None,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
@@ -1764,18 +1583,6 @@ def mean(
     not the number of its own elements. MXNet mean."""
 
 def min(
-    data: Symbol | None = None,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    exclude: bool = False,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Smallest element over axes; axis None or () means all axes, and a full reduction gives
-    shape (1,); exclude=True reduces the axes that are not named. MXNet min."""
-
-def min_axis(
     data: Symbol | None = None,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
@@ -1907,19 +1714,6 @@ def ones_like(
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""Ones of the data's shape and dtype. MXNet ones_like."""
-
-def pad(
-    data: Symbol | None = None,
-    *,
-    mode: Literal['constant', 'edge', 'reflect'] | str,
-    pad_width: int | Sequence[int],
-    constant_value: float = 0.0,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Data with more elements at both ends of each axis, pad_width=(before, after, ...):
-    constant_value, copies of the outermost element (edge), or the elements mirrored
-    (reflect). MXNet Pad."""
 
 def pick(
     data: Symbol | None = None,
@@ -2152,21 +1946,6 @@ def repeat(
 ) -> Symbol:
     r"""Each element repeated `repeats` times along an axis; axis=None flattens the data first.
     MXNet repeat."""
-
-def reshape(
-    data: Symbol | None = None,
-    shape: int | Sequence[int] | None = None,
-    reverse: bool = False,
-    target_shape: int | Sequence[int] = (),
-    keep_highest: bool = False,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The same elements in another shape. In `shape`, 0 keeps a dimension, -1 is inferred, -2
-    keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may be
-    -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's form: 0
-    is inferred, and keep_highest keeps the first dimension. MXNet Reshape."""
 
 def reshape_like(
     lhs: Symbol | None = None,
@@ -2553,18 +2332,6 @@ def space_to_depth(
     r"""Images (n, c, h * b, w * b) as (n, b * b * c, h, w): the places in a block become
     channels; b = block_size. MXNet space_to_depth."""
 
-def split(
-    data: Symbol | None = None,
-    *,
-    num_outputs: int,
-    axis: int = 1,
-    squeeze_axis: bool = False,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Data cut into num_outputs equal parts along an axis; squeeze_axis removes the axis if the
-    parts have length 1. MXNet SliceChannel."""
-
 def sqrt(
     data: Symbol | None = None,
     *,
@@ -2599,14 +2366,6 @@ def stack(
 ) -> Symbol:
     r"""Values of one shape joined along a new axis. MXNet stack."""
 
-def stop_gradient(
-    data: Symbol | None = None,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The same value, through which no gradient flows. MXNet BlockGrad."""
-
 def sum(
     data: Symbol | None = None,
     axis: int | Sequence[int] | None = None,
@@ -2618,28 +2377,6 @@ def sum(
 ) -> Symbol:
     r"""Sum over axes; axis None or () means all axes, and a full reduction gives shape (1,);
     exclude=True reduces the axes that are not named. MXNet sum."""
-
-def sum_axis(
-    data: Symbol | None = None,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    exclude: bool = False,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""Sum over axes; axis None or () means all axes, and a full reduction gives shape (1,);
-    exclude=True reduces the axes that are not named. MXNet sum."""
-
-def swapaxes(
-    data: Symbol | None = None,
-    dim1: int = 0,
-    dim2: int = 0,
-    *,
-    name: str | None = None,
-    attr: Mapping[str, str] | None = None,
-) -> Symbol:
-    r"""The data with two axes exchanged. MXNet SwapAxis."""
 
 def take(
     a: Symbol | None = None,
@@ -2793,6 +2530,27 @@ def zeros_like(
 ) -> Symbol:
     r"""Zeros of the data's shape and dtype. MXNet zeros_like."""
 
+ElementWiseSum = add_n
+Softmax = SoftmaxOutput
+broadcast_axes = broadcast_axis
+broadcast_minus = broadcast_sub
+broadcast_plus = broadcast_add
+cast = Cast
+choose_element_0index = pick
+concat = Concat
+crop = slice
+ctc_loss = CTCLoss
+flatten = Flatten
+flip = reverse
+make_loss = MakeLoss
+max_axis = max
+min_axis = min
+pad = Pad
+reshape = Reshape
+split = SliceChannel
+stop_gradient = BlockGrad
+sum_axis = sum
+swapaxes = SwapAxis
 class _contrib:
     @staticmethod
     def CTCLoss(
