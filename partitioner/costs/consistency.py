@@ -83,13 +83,13 @@ class Consistency:
         lines = []
         if abs(self.off) > TOLERANCE:
             why = (
-                "measured one by one, nodes are slower than together"
+                "timed one by one, nodes are slower than together"
                 if self.off > 0
-                else ("part of the step is in no node, or other work slows the nodes down")
+                else ("part of the runs is in no node, or other work slows the nodes down")
             )
             lines.append(
-                f"the nodes' times add up to {seconds_text(self.nodes)}, the step took "
-                f"{seconds_text(self.step)} ({self.off:+.0%}): {why}"
+                f"the nodes' times add up to {seconds_text(self.nodes)} of computing on all "
+                f"devices, their runs to {seconds_text(self.step)} ({self.off:+.0%}): {why}"
             )
         lines += [
             f"{x.timed.name}: backward {seconds_text(x.timed.backward)} for forward "

@@ -68,6 +68,8 @@ class Timeline:
     unit: Fraction
     #: The tick at which the step began, if that is before the first instruction's start.
     origin: int | None = None
+    #: The tick at which the step ended, if that is after the last instruction's end.
+    finish: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -79,7 +81,8 @@ class Timeline:
         used = [t for t in self.tracks if len(t.program)]
         starts = [int(t.start[0]) for t in used] if self.origin is None else [self.origin]
         begin = min(starts, default=0)
-        return begin, max((int(t.end[-1]) for t in used), default=begin)
+        ends = [int(t.end[-1]) for t in used] if self.finish is None else [self.finish]
+        return begin, max(ends, default=begin)
 
     @property
     def exact(self) -> Fraction:

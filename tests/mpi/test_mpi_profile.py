@@ -30,7 +30,7 @@ def test_a_profile_over_two_processes(config, tmp_path):
     assert found["baseline"]["step_seconds"] > 0
     for rank in found["ranks"]:
         assert rank["compute"] > 0
-        assert rank["total"] == pytest.approx(found["parts_of_seconds"])
+        assert rank["total"] == pytest.approx(found["step_seconds"])
     assert all(stage["peak_bytes_measured"] > 0 for stage in found["stages"])
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["pid"] for event in events if event.get("cat") == "node"} == {0, 1}

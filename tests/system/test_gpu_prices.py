@@ -151,7 +151,7 @@ def test_a_profile_of_both_kinds_adds_up(card, tmp_path):
         assert (own.start[:, 1:] >= own.end[:, :-1]).all()
         assert (own.start[:, 0] > own.walls[:, 0]).all()
     for parts in profile.parts:
-        assert parts.total == pytest.approx(profile.parts_of, rel=1e-9)
+        assert parts.total == pytest.approx(profile.step, rel=1e-9)
         assert min(astuple(parts.time)) >= 0
     assert {*profile.speeds} == {"cpu", "gpu"}
     assert_calls_inside_runs(record)

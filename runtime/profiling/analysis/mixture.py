@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import predict
 from runtime.profiling.analysis.calls import Call, calls_of
@@ -44,8 +42,8 @@ class Mixture:
 
     @property
     def seconds(self) -> float:
-        """The median step in seconds."""
-        return float(np.median(self.record.seconds))
+        """The seconds of the median step."""
+        return self.measured.makespan
 
     @cached_property
     def measured(self) -> Timeline:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import predict
-from runtime.profiling.analysis.record import Record
+from runtime.profiling.analysis.record import Record, middle
 from runtime.schedule.timeline import Timeline
 
 STREAM = 4  # batches of a measured step
@@ -64,18 +64,28 @@ class Pace:
 
     @property
     def throughput(self) -> float:
-        """Samples, or tokens, per second at the steady pace of the median step."""
-        return self.count / float(np.median(self.stream))
+        """Samples, or tokens, per second at the median pace."""
+        return self.count / self.every
+
+    @property
+    def every(self) -> float:
+        """The median seconds of a batch while batches stream."""
+        return float(self.stream[middle(self.stream)])
 
     @property
     def latency(self) -> float:
         """The median seconds of a batch alone."""
-        return float(np.median(self.alone))
+        return float(self.alone[middle(self.alone)])
 
     @property
     def seconds(self) -> Floats:
         """The seconds of a batch by which plans are judged, of each step."""
         return self.alone if self.by_latency else self.stream
+
+    @property
+    def batch(self) -> float:
+        """Their median."""
+        return self.latency if self.by_latency else self.every
 
     @property
     def predicted(self) -> float:

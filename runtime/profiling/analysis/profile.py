@@ -1,16 +1,17 @@
 """The profile: the figures of records beside the predictions for the same programs.
 
-Steps of one mixture of buckets are alike; without buckets all steps are. The parts of a rank's step
-are means over the usual steps (those between the quartiles of steps that are alike), so they add up
-to the mean of these steps to the nanosecond; everything else is a median over all steps that are
-alike. Figures of several mixtures are means, weighted by the mixtures' frequencies.
+Steps of one mixture of buckets are alike; without buckets all steps are. The step is the median one
+of those that are alike (record.py), from the first rank's begin to the last one's end: its seconds,
+its timeline and the parts of each rank, which add up to it, are those of this one step. What calls
+and runs cost are medians over all steps that are alike. Figures of several mixtures are means,
+weighted by the mixtures' frequencies.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RankParts:
-    """The seconds of one rank's step, by use; their sum is `Profile.parts_of`."""
+    """The seconds of one rank's step, by use; their sum is `Profile.step`."""
 
     time: RankTime
     """The breakdown of the step; its `dispatch` does not include `between`."""
@@ -65,9 +66,7 @@ class Profile:
     bodies: tuple[BodyRow, ...]
     """What the runs of each body cost, the most expensive first."""
     parts: tuple[RankParts, ...]
-    """How each rank spends a step; the parts of a rank add up to `parts_of`."""
-    parts_of: float
-    """The mean seconds of a usual step."""
+    """How each rank spends a step; the parts of a rank add up to `step`."""
     warnings: tuple[str, ...]
     """Sentences about costs that look wrong."""
     loss: float
@@ -100,7 +99,7 @@ class Profile:
 
     @property
     def step(self) -> float:
-        """The median step in seconds."""
+        """The seconds of the median step; of several mixtures, the mean of their medians."""
         return self._mean(m.seconds for m in self.mixtures)
 
     @property
@@ -169,21 +168,15 @@ def profile_of(
     steps = sum(record.steps for record in records)
     mixtures = [Mixture.of(record, record.steps / steps, prices) for record in records]
     mixtures.sort(key=lambda m: -m.weight)
-    usual = [[_parts(m.record, int(step)) for step in m.record.usual] for m in mixtures]
-    weights = [m.weight / len(m.record.usual) for m in mixtures]
-    parts = [
-        _sum(weights, [[of_step[rank] for of_step in own] for own in usual])
-        for rank in range(len(usual[0][0]))
-    ]
-    whole = sum(m.weight * float(m.record.seconds[m.record.usual].mean()) for m in mixtures)
+    weights = np.array([m.weight for m in mixtures])
+    ranks = zip(*(_parts(m) for m in mixtures), strict=True)
     return Profile(
         prices,
         speeds,
         tuple(mixtures),
         tuple(operators(mixtures, speeds)),
         tuple(bodies(mixtures)),
-        tuple(parts),
-        whole,
+        tuple(_sum(weights, own) for own in ranks),
         tuple(_findings(mixtures, prices)),
         loss,
         unit,
@@ -194,26 +187,24 @@ def profile_of(
 # -- the parts of a step ---------------------------------------------------------------------------
 
 
-def _parts(record: Record, step: int) -> list[RankParts]:
-    timeline = record.timeline(step)
-    begin = timeline.ticks[0]
-    after = record.seconds[step] - timeline.makespan
-    found = []
-    for track, time in zip(timeline.tracks, breakdown(timeline, record.union), strict=True):
+def _parts(mixture: Mixture) -> list[RankParts]:
+    """Return how each rank spends the median step."""
+    whole = mixture.measured
+    timeline = replace(whole, finish=None)  # what comes after the last instruction is no drain
+    begin, after, found = timeline.ticks[0], whole.makespan - timeline.makespan, []
+    times = breakdown(timeline, mixture.record.union)
+    for track, time in zip(timeline.tracks, times, strict=True):
         before = (int(track.start[0]) - begin) * 1e-9 if len(track.start) else 0.0
         values = {f.name: getattr(time, f.name) for f in fields(time)}
         values["dispatch"] = max(0.0, values["dispatch"] - before)
-        found.append(RankParts(RankTime(**values), before + float(after)))
+        found.append(RankParts(RankTime(**values), before + after))
     return found
 
 
-def _sum(weights: Sequence[float], parts: Sequence[Sequence[RankParts]]) -> RankParts:
-    """Return the weighted sum of one rank's parts; each step has its mixture's weight."""
-    rows = [
-        [w * np.array([*astuple(p.time), p.between]) for p in own]
-        for w, own in zip(weights, parts, strict=True)
-    ]
-    *times, between = np.sum([row for own in rows for row in own], axis=0)
+def _sum(weights: Floats, parts: Sequence[RankParts]) -> RankParts:
+    """Return the mean of one rank's parts over all mixtures."""
+    rows = np.array([[*astuple(own.time), own.between] for own in parts])
+    *times, between = weights @ rows
     return RankParts(RankTime(*map(float, times)), float(between))
 
 

@@ -110,24 +110,26 @@ class Record:
 
     @property
     def median_step(self) -> int:
-        """The number of the step that took the median time (the faster of two)."""
-        return int(np.argsort(self.seconds, kind="stable")[(self.steps - 1) // 2])
-
-    @property
-    def usual(self) -> Ints:
-        """The steps between the quartiles, at least one: without hiccups of the machine."""
-        order = np.argsort(self.seconds, kind="stable")
-        cut = self.steps // 4
-        usual: Ints = order[cut : self.steps - cut]
-        return usual
+        """The number of the median step, which stands for all of them."""
+        return middle(self.seconds)
 
     def timeline(self, step: int) -> Timeline:
-        """Return the timeline of one step, which begins when the first rank does."""
+        """Return the timeline of one step, from the first rank's begin to the last one's end."""
         tracks = [
             Track(program, record.start[step], record.end[step])
             for program, record in zip(self.step.schedule.programs, self.ranks, strict=True)
         ]
-        return Timeline(tuple(tracks), NANOSECOND, int(self.begin[step]))
+        end = max(int(record.walls[step, 1]) for record in self.ranks)
+        return Timeline(tuple(tracks), NANOSECOND, int(self.begin[step]), end)
+
+
+def middle(values: npt.ArrayLike) -> int:
+    """Return the place of the median; of an even number of values, the lower one in the middle.
+
+    So the median step is one that was measured, whose timeline and parts can be shown.
+    """
+    order = np.argsort(values, kind="stable")
+    return int(order[(len(order) - 1) // 2])
 
 
 def bucket_text(key: Hashable) -> str:

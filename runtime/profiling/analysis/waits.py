@@ -1,6 +1,7 @@
 """Why ranks wait: a sentence per rank that names the message for which it waited longest.
 
-Seconds are means over all steps; the messages are those of a typical step.
+Seconds are those of the median step; of several mixtures of buckets, the mean of their
+median steps. The messages are those of the typical one.
 """
 
 from __future__ import annotations

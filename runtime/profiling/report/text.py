@@ -12,7 +12,7 @@ from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.analysis.waits import reasons
 from runtime.profiling.report.result import Passage
-from runtime.schedule.views.draw import chart
+from runtime.schedule.views.draw import chart, legend
 from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
 
 Rows = list[tuple[str, ...]]  # of a table, its head first
@@ -93,7 +93,7 @@ def pace_lines(profile: Profile) -> list[str]:
     pace = profile.pace
     if pace is None:
         return []
-    stream, alone = float(np.median(pace.stream)), pace.latency
+    stream, alone = pace.every, pace.latency
     return [
         f"forward only: {pace.throughput:,.0f} {profile.unit}/s, a batch of {pace.count:,.0f} "
         f"every {seconds_text(stream)} while batches stream, predicted "
@@ -120,15 +120,21 @@ def again(profile: Profile) -> list[str]:
     ]
 
 
+def step_words(typical: Mixture) -> str:
+    """Return words for the step whose timelines are shown."""
+    batches = len(typical.record.keys)
+    of = f"buckets {typical.name}" if typical.name else count_text(batches, "batch")
+    return f"step of {of}" if typical.name or batches > 1 else "step"
+
+
 def _timelines(typical: Mixture) -> list[Passage]:
-    of = f" of buckets {typical.name}" if typical.name else ""
-    measured = f"measured step{of}: {seconds_text(typical.measured.makespan)}"
     predicted = seconds_text(typical.predicted.makespan)
+    shown = chart(typical.measured)
     return [
-        Passage([measured], chart=chart(typical.measured)),
+        Passage([f"measured {step_words(typical)}: {seconds_text(typical.seconds)}"], chart=shown),
         Passage(
-            [f"predicted step{of}: {predicted} ({typical.error:+.1%})"],
-            chart=chart(typical.predicted),
+            [f"predicted {step_words(typical)}: {predicted} ({typical.error:+.1%})"],
+            chart=f"{chart(typical.predicted)}\n{legend(typical.predicted)}",
         ),
     ]
 
@@ -326,7 +332,6 @@ def figures(profile: Profile) -> dict[str, Any]:
             for m in profile.mixtures
         ],
         "ranks": [asdict(p.time) | {"between": p.between, "total": p.total} for p in profile.parts],
-        "parts_of_seconds": profile.parts_of,
         "operators": [row._asdict() for row in profile.operators],
         "bodies": [row._asdict() | {"key": str(row.key)} for row in profile.bodies],
         "reasons": reasons(profile),

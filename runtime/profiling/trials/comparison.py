@@ -11,7 +11,7 @@ from runtime.profiling.report.csv import write_table
 from runtime.profiling.report.files import PAGE, require_report, writing_report
 from runtime.profiling.report.html import Cell, Show, render
 from runtime.profiling.report.result import Passage, Result, Table
-from runtime.profiling.report.text import again
+from runtime.profiling.report.text import again, step_words
 from runtime.profiling.trials.baseline import Gain
 from runtime.profiling.trials.outcome import Figures, Outcome, held_bytes
 from runtime.profiling.trials.trial import Shared, Trial
@@ -85,10 +85,9 @@ class Comparison(Result):
         found.append(Passage(table=[_head(self.ranking), *_rows(self.ranking)]))
         for c in self.ranking:
             typical = c.outcome.profile.typical
-            of = f", a step of buckets {typical.name}" if typical.name else ""
-            measured = typical.measured
-            first = f"{c.name}{of}: {seconds_text(measured.makespan)}"
-            found.append(Passage([first, *again(c.outcome.profile)], chart=chart(measured)))
+            first = f"{c.name}, a {step_words(typical)}: {seconds_text(typical.seconds)}"
+            shown = chart(typical.measured)
+            found.append(Passage([first, *again(c.outcome.profile)], chart=shown))
         return found
 
     def figures(self) -> dict[str, Any]:

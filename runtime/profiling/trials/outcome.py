@@ -69,7 +69,7 @@ class Outcome:
             high - low,
             profile.step,
             profile.bubble_fraction,
-            waits / (len(profile.parts) * profile.parts_of),
+            waits / (len(profile.parts) * profile.step),
             max(held_bytes(self.summary)),
             round(profile.bytes_sent),
             profile.predicted_step,
@@ -78,13 +78,12 @@ class Outcome:
         pace = profile.pace
         if pace is None:
             return found
-        seconds = float(np.median(pace.seconds))
         return found._replace(
-            per_second=pace.count / seconds,
-            step=seconds,
+            per_second=pace.count / pace.batch,
+            step=pace.batch,
             bytes_sent=round(profile.bytes_sent / len(profile.typical.record.keys)),
             predicted=pace.predicted,
-            error=pace.predicted / seconds - 1,
+            error=pace.predicted / pace.batch - 1,
             latency=pace.latency,
         )
 

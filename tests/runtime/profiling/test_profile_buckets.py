@@ -59,9 +59,8 @@ def test_mixtures_are_those_that_came(came):
 def test_the_parts_of_every_rank_add_up_to_the_mean_step():
     profile = bucketed_profile()
     for own in profile.parts:
-        assert own.total == pytest.approx(profile.parts_of, rel=1e-9)
+        assert own.total == pytest.approx(profile.step, rel=1e-9)
         assert min(astuple(own.time)) >= 0
-    assert profile.every().min() <= profile.parts_of <= profile.every().max()
 
 
 def test_calls_are_those_of_each_micro_batchs_own_bucket():
@@ -112,7 +111,6 @@ def test_of_steady_steps_the_operators_are_all_that_is_computed(make):
     records = [steady(m.record, 4 * at) for at, m in enumerate(seen.mixtures)]
     profile = profile_of(records, NOMINAL, seen.speeds, records[0].plan)
     assert sum(row.seconds for row in profile.operators) == pytest.approx(profile.compute, rel=1e-9)
-    assert profile.parts_of == pytest.approx(profile.step, rel=1e-9)
     for own in profile.parts:
         assert own.total == pytest.approx(profile.step, rel=1e-9)
     assert re.search(r"add up to .*, the ranks computed .* \([+-]0\.0%\)", said_of(profile))

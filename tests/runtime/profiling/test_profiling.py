@@ -14,9 +14,10 @@ from partitioner.costs.cost import Caches, CostTable, Speed, is_free
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
 from runtime.profiling.analysis.profile import RankParts, profile_of
+from runtime.profiling.analysis.record import middle
 from runtime.profiling.analysis.rows import COPIES, UPDATES, run_seconds
 from runtime.profiling.analysis.waits import reasons, waits
-from runtime.profiling.report.text import again, figures, warnings
+from runtime.profiling.report.text import again, figures, parts_table, warnings
 from runtime.profiling.report.trace import shown
 from runtime.profiling.report.views import exhibit
 from runtime.profiling.trials.trial import Shared, Trial
@@ -30,6 +31,7 @@ from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError
 from symgraph.core.registry import find
+from symgraph.core.units import seconds_text
 from tests.helpers.profiles import (
     ESTIMATES,
     RATES,
@@ -95,27 +97,37 @@ def test_a_stopwatch_changes_no_number(tmp_path):
 
 
 @pytest.mark.parametrize("overrides", [(), SEGMENTS, REPLICAS, ALONE, IDLE])
-def test_the_parts_of_every_rank_add_up_to_the_step(overrides):
+def test_one_step_is_quoted_everywhere(overrides):
+    """The headline, the table, the timeline and the page showed four different times of it."""
     profile = small_profile(*overrides)
     record = profile.typical.record
     assert len(record.seconds) == STEPS
     for own in profile.parts:
-        assert own.total == pytest.approx(profile.parts_of, rel=1e-9)
+        assert own.total == pytest.approx(profile.step, rel=1e-9)
         assert min(astuple(own.time)) >= 0
         assert own.between > 0
-    usual = record.seconds[record.usual]
-    assert usual.min() <= profile.parts_of <= usual.max()
-    assert said_of(profile).count("\n  rank ") >= len(profile.parts)
+    assert profile.step == pytest.approx(sorted(record.seconds)[(STEPS - 1) // 2])
+    assert profile.typical.measured.makespan == profile.step
+    said, step = said_of(profile), seconds_text(profile.step)
+    for words in (f"median {step} (", f"measured step: {step}\n"):
+        assert words in said
+    rows = parts_table(profile)
+    assert {row[-1] for row in rows[1:]} == {f"{profile.step * 1e3:.2f}"}
+    assert exhibit(profile)["views"]["measured"]["seconds"] == profile.step
     assert json.dumps(exhibit(profile))
 
 
+def test_the_median_of_an_even_number_of_steps_is_one_of_them():
+    assert middle([4.0, 1.0, 3.0, 2.0]) == 3
+    assert middle([4.0, 1.0, 3.0]) == 2
+
+
 def test_the_operators_make_up_what_ranks_compute():
-    """By the means of the same steps, so that no hiccup can tell them apart."""
     profile = small_profile()
     record = profile.typical.record
-    steps = record.usual
-    calls = sum(float(call.seconds[steps].mean()) for call in profile.typical.calls)
-    runs = sum(float(s[steps].mean()) for all_of in run_seconds(record).values() for s in all_of)
+    step = record.median_step
+    calls = sum(float(call.seconds[step]) for call in profile.typical.calls)
+    runs = sum(float(s[step]) for all_of in run_seconds(record).values() for s in all_of)
     rows = {row.name: row for row in profile.operators}
     assert 0 < runs - calls < runs
     assert rows[COPIES].calls == 2 * 2 * 4  # stages, phases, micro-batches
@@ -149,7 +161,7 @@ def test_everything_is_said_and_is_json():
         assert part in text
     found = json.loads(json.dumps(figures(profile)))
     assert len(found["ranks"]) == 2
-    assert found["ranks"][0]["total"] == pytest.approx(found["parts_of_seconds"])
+    assert found["ranks"][0]["total"] == pytest.approx(found["step_seconds"])
 
 
 def test_costs_that_do_not_add_up_are_warned_of():
@@ -158,7 +170,7 @@ def test_costs_that_do_not_add_up_are_warned_of():
     slow = CostModel.alike(table, Link())
     record = profile.typical.record
     worse = profile_of([record], slow, profile.speeds, record.plan)
-    assert "slower than together" in warnings(worse)[0]
+    assert "of computing on all devices, their runs to" in warnings(worse)[0]
     assert f"warning: {warnings(worse)[0]}" in said_of(worse)
 
 
