@@ -20,6 +20,10 @@ COLOURS = (
     "#bc80bd",
     "#d9d9d9",
 )
+THEMES = (
+    ".drawing{color:#1d2228;background:#fff}"
+    "@media screen and (prefers-color-scheme:dark){.drawing{color:#e4e8ec;background:#14181d}}"
+)
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,25 @@ def quoted(text: str) -> str:
 
 
 def svg_document(
-    width: int, height: int, parts: Iterable[str], *, font_size: int, tip_size: int
+    width: float, height: float, parts: Iterable[str], *, font_size: int, tip_size: int
 ) -> str:
-    """Make a document of its parts; arrows end in the marker `tip`."""
+    """Make a document of its parts; arrows end in the marker `tip`.
+
+    Its ink and paper are those of the theme that the reader prefers.
+    """
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="{font_size}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" width="{width:g}" '
+        f'height="{height:g}" viewBox="0 0 {width:g} {height:g}" font-family="sans-serif" '
+        f'font-size="{font_size}">\n<style>{THEMES}</style>\n'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" '
         f'markerWidth="{tip_size}" markerHeight="{tip_size}" orient="auto">'
-        '<path d="M0 0L8 4L0 8z"/></marker></defs>'
+        '<path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>'
     )
     return visible_lines("\n".join([head, *parts, "</svg>"])) + "\n"
 
 
 def svg_box(
-    corner: tuple[int, int],
+    corner: tuple[float, float],
     size: tuple[int, int],
     title: str,
     lines: tuple[str, str],
@@ -74,15 +82,15 @@ def svg_box(
     (x, y), (width, height), (right, down) = corner, size, text_at
     first, second = map(escape, lines)
     return (
-        f'<g><title>{escape(title)}</title><rect x="{x}" y="{y}" width="{width}" '
+        f'<g><title>{escape(title)}</title><rect x="{x:g}" y="{y:g}" width="{width}" '
         f'height="{height}" rx="{radius}" stroke="black" fill="{fill}"/>'
-        f'<text x="{x + right}" y="{y + down}">{first}</text>'
-        f'<text x="{x + right}" y="{y + down + 15}" fill="#444">{second}</text></g>'
+        f'<text x="{x + right:g}" y="{y + down:g}" fill="#111">{first}</text>'
+        f'<text x="{x + right:g}" y="{y + down + 15:g}" fill="#444">{second}</text></g>'
     )
 
 
 def svg_arrow(path: str, *, crosses: bool, width: float, content: str = "") -> str:
-    """Draw a path that ends in a tip: black if it crosses devices, else thin and grey."""
-    look = f'stroke="black" stroke-width="{width:g}"' if crosses else 'stroke="#999"'
+    """Draw a path that ends in a tip: in ink if it crosses devices, else thin and grey."""
+    look = f'stroke="currentColor" stroke-width="{width:g}"' if crosses else 'stroke="#8a939c"'
     head = f'<path d="{path}" fill="none" {look} marker-end="url(#tip)"'
     return f"{head}>{content}</path>" if content else f"{head}/>"

@@ -112,7 +112,7 @@ class NetworkPicture:
             x = GAP + i * 90
             parts.append(
                 f'<rect x="{x}" y="6" width="12" height="12" fill="{_fill(i)}"/>'
-                f'<text x="{x + 16}" y="16">{escape(device)}</text>'
+                f'<text x="{x + 16}" y="16" fill="currentColor">{escape(device)}</text>'
             )
         parts += [_line(arrow, corners) for arrow in self.arrows]
         parts += [
@@ -260,6 +260,8 @@ def _line(arrow: Arrow, corners: list[tuple[int, int]]) -> str:
     bow = 3 * WIDTH // 4 if x == to_x and to_y - y > STEP else 0  # past the boxes between
     text = ""
     if arrow.label:
-        text = f'<text x="{(x + to_x + bow) // 2 + 4}" y="{middle}">{escape(arrow.label)}</text>'
+        x_text = (x + to_x + bow) // 2 + 4
+        words = escape(arrow.label)
+        text = f'<text x="{x_text}" y="{middle}" fill="currentColor">{words}</text>'
     curve = f"M{x} {y}C{x + bow} {middle} {to_x + bow} {middle} {to_x} {to_y}"
     return svg_arrow(curve, crosses=arrow.crosses, width=2.5) + text

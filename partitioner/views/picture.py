@@ -23,6 +23,7 @@ from partitioner.views.drawing import (
     svg_box,
     svg_document,
 )
+from partitioner.views.routes import HEIGHT, WIDTH, layout, path
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.tags import lookup
@@ -32,7 +33,6 @@ from symgraph.passes.merge import home_of
 from symgraph.passes.shards import place_of
 
 MAX_SINGLE_NODES = 40  # nodes without a group that are drawn one by one
-WIDTH, HEIGHT, GAP, MARGIN = 190, 40, 26, 70  # of boxes in an SVG, and between them
 
 
 @dataclass(frozen=True)
@@ -67,24 +67,21 @@ def dot(graph: Graph, placement: Placement) -> str:
 def svg(graph: Graph, placement: Placement) -> str:
     """Draw the placement: a column for each stage, values that are sent in black."""
     boxes, arrows = _boxes(graph, placement)
-    rows = Counter[int]()
-    corners = []
-    for box in boxes:
-        x = MARGIN + box.stage * (WIDTH + 2 * MARGIN)
-        corners.append((x, MARGIN + rows[box.stage] * (HEIGHT + GAP)))
-        rows[box.stage] += 1
-    wide = placement.stages * (WIDTH + 2 * MARGIN)
-    high = 2 * MARGIN + max(rows.values(), default=1) * (HEIGHT + GAP)
+    pairs = [(arrow.source, arrow.target) for arrow in arrows]
+    found = layout([box.stage for box in boxes], pairs, placement.stages)
     parts = []
-    for stage, rank in enumerate(placement.rank_of):
-        x = MARGIN + stage * (WIDTH + 2 * MARGIN)
+    for stage, (x, rank) in enumerate(zip(found.columns, placement.rank_of, strict=True)):
         title = escape(_title(stage, placement.devices[rank]))
-        parts.append(f'<text x="{x}" y="{MARGIN // 2}" font-weight="bold">{title}</text>')
-    parts += [_line(arrow, corners) for arrow in arrows]
-    for box, corner in zip(boxes, corners, strict=True):
+        parts.append(
+            f'<text x="{x:g}" y="28" font-weight="bold" fill="currentColor">{title}</text>'
+        )
+    for arrow, way in zip(arrows, found.ways, strict=True):
+        about = f"<title>{escape(arrow.label)}</title>"
+        parts.append(svg_arrow(path(way), crosses=arrow.crosses, width=2, content=about))
+    for box, corner in zip(boxes, found.corners, strict=True):
         lines, fill = (_short(box.label), _figures(box)), _colour(placement, box.stage)
         parts.append(svg_box(corner, (WIDTH, HEIGHT), _text(box), lines, fill, text_at=(8, 17)))
-    return svg_document(wide, high, parts, font_size=12, tip_size=7)
+    return svg_document(*found.size, parts, font_size=12, tip_size=7)
 
 
 def group_block(graph: Graph, placement: Placement) -> str:
@@ -172,22 +169,6 @@ def _boxes(graph: Graph, placement: Placement) -> tuple[list[Box], list[Arrow]]:
     rank_of = [placement.rank_of[box.stage] for box in boxes]
     arrows = [Arrow(a, b, _flow(v), rank_of[a] != rank_of[b]) for (a, b), v in flow.items()]
     return boxes, arrows
-
-
-def _line(arrow: Arrow, corners: list[tuple[int, int]]) -> str:
-    """Draw an arrow: down within a column, else from side to side."""
-    (x, y), (to_x, to_y) = corners[arrow.source], corners[arrow.target]
-    level, to_level = y + HEIGHT // 2, to_y + HEIGHT // 2
-    if x == to_x and to_y - y == HEIGHT + GAP:
-        path = f"M{x + WIDTH // 2} {y + HEIGHT}L{x + WIDTH // 2} {to_y}"
-    elif x == to_x:  # past other boxes
-        path = f"M{x} {level}C{x - 40} {level} {x - 40} {to_level} {x} {to_level}"
-    else:
-        start, end = (x + WIDTH, to_x) if to_x > x else (x, to_x + WIDTH)
-        middle = (start + end) // 2
-        path = f"M{start} {level}C{middle} {level} {middle} {to_level} {end} {to_level}"
-    title = f"<title>{escape(arrow.label)}</title>"
-    return svg_arrow(path, crosses=arrow.crosses, width=2, content=title)
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class Browser:
         with urlopen(request, timeout=SECONDS) as answer:
             return json.loads(answer.read())["value"]
 
-    def view(self, width: int, height: int, *, dark: bool = False) -> None:
-        """The size of the page as on a phone or a screen, and what the user prefers."""
+    def view(self, width: int, height: int, *, dark: bool = False, printed: bool = False) -> None:
+        """The size of the page as on a phone, a screen or paper, and what the user prefers."""
         self._tell(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -54,7 +54,8 @@ class Browser:
             mobile=False,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tell("Emulation.setEmulatedMedia", features=[scheme])
+        media = "print" if printed else "screen"
+        self._tell("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def _tell(self, command: str, **given: Any) -> Any:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": given})

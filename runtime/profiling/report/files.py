@@ -34,7 +34,12 @@ def require_report(folder: str | None) -> None:
 
 
 def write_report(
-    profile: Profile, config: Config, memory: list[int], folder: str, verdict: Sequence[str] = ()
+    profile: Profile,
+    config: Config,
+    memory: list[int],
+    folder: str,
+    verdict: Sequence[str] = (),
+    change: str = "",
 ) -> Path:
     """Write the report; return the path of its page.
 
@@ -47,6 +52,7 @@ def write_report(
         memory: bytes held, by rank.
         folder: where it is written.
         verdict: the sentences with which the page begins.
+        change: the one thing to change next.
     """
     to = Path(folder)
     text = config.to_yaml()
@@ -60,7 +66,7 @@ def write_report(
         memory_png(profile, to / "memory.png")
         steps = count_text(profile.steps, "measured step")
         about = f"{', '.join(config.devices)}; {steps}; the median one is shown"
-        shows = [Show(profile, text, memory)]
+        shows = [Show(profile, text, memory, change=change)]
         page = render(f"Profile of {config.model}", about, shows, verdict=verdict)
         (to / PAGE).write_text(page, encoding="utf-8")
     return to / PAGE

@@ -11,15 +11,18 @@ from dataclasses import astuple, fields
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from partitioner.views.picture import svg
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.report.text import MIXTURES, mixture_rows, several
 from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
 from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.draw import MEANING
-from symgraph.core.units import bytes_text, seconds_text, si_text
+from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
 from symgraph.core.visible import visible_lines
 
+FEW = 4  # devices to name one by one
 DIGITS = 8  # after the point, of seconds: hundredths of a microsecond
 PARTS = {field.name: field.name.replace("_", "-") for field in fields(RankTime)}
 PARTS["between"] = "between steps"
@@ -28,16 +31,19 @@ Rows = tuple[Sequence[str], list[Sequence[Cell]]]
 
 
 class Show(NamedTuple):
-    """A profile on a page. name: of one among several; config: that makes it again, as YAML.
-
-    memory: bytes held, by rank. full: with tables of operators, bodies and messages.
-    """
+    """A profile on a page."""
 
     profile: Profile
+    #: The config that makes it again, as YAML.
     config: str
+    #: Bytes held, by rank.
     memory: Sequence[int]
+    #: Which of several profiles it is.
     name: str = ""
+    #: Whether to show tables of operators, bodies and messages, and the graph.
     full: bool = True
+    #: The one thing to change next.
+    change: str = ""
 
 
 def render(
@@ -89,6 +95,8 @@ def _exhibit(show: Show) -> dict[str, Any]:
         "name": show.name,
         "full": show.full,
         "config": show.config,
+        "change": show.change,
+        "cards": _cards(profile),
         "data": exhibit(profile),
         "bars": _bars(profile),
         "parts": _parts(profile),
@@ -102,6 +110,32 @@ def _exhibit(show: Show) -> dict[str, Any]:
             "memory": _memory(show),
             "graph": svg(plan.network.first, plan.placement),
         }
+    return found
+
+
+def _cards(profile: Profile) -> list[tuple[str, str, str]]:
+    """Return the figures that come first: each with its name and a note."""
+    low, high = np.percentile(profile.every(), (25, 75))
+    devices = [str(device) for device in profile.typical.record.plan.devices]
+    shown = ", ".join(devices) if len(devices) <= FEW else f"{devices[0]} to {devices[-1]}"
+    between = f"half of them {seconds_text(float(low))} to {seconds_text(float(high))}"
+    what = f"of {count_text(profile.steps, 'step')}, {between}"
+    found = [
+        ("measured step", seconds_text(profile.step), what),
+        ("predicted step", seconds_text(profile.predicted_step), f"{profile.error:+.1%}"),
+        ("bubble", f"{profile.bubble_fraction:.1%}", "of all devices' time, no run"),
+        (
+            count_text(len(devices), "device"),
+            shown,
+            f"{profile.count / profile.step:,.0f} {profile.unit}/s",
+        ),
+    ]
+    if profile.pace is not None:
+        stream, alone = seconds_text(profile.pace.every), seconds_text(profile.pace.latency)
+        found[:0] = [
+            ("a batch every", stream, "while batches stream"),
+            ("latency", alone, "of one"),
+        ]
     return found
 
 

@@ -23,8 +23,14 @@ SAME = 0.03  # relative change below which a second prediction counts as unchang
 SLOWER = 0.05  # share of a step; a body that misses its prediction by more is marked
 
 
-def profile_passages(profile: Profile) -> list[Passage]:
-    """Return what `--profile` says of the measured steps."""
+def profile_passages(profile: Profile, change: str = "") -> list[Passage]:
+    """Return what `--profile` says of the measured steps.
+
+    Args:
+        profile: The measured steps.
+        change: The one thing to change next; see advice.py.
+    """
+    advised = [f"change next: {change}"] if change else []
     times = Passage(
         ["where the time of a step goes, in ms:"],
         parts_table(profile),
@@ -34,7 +40,7 @@ def profile_passages(profile: Profile) -> list[Passage]:
         ["operators, all ranks, per step:"], operators_table(profile), [operators_sum(profile)]
     )
     return [
-        Passage([*pace_lines(profile), how_long(profile), *again(profile)]),
+        Passage([*pace_lines(profile), how_long(profile), *again(profile), *advised]),
         *([Passage(["steps by their buckets:"], mixtures_table(profile))] * several(profile)),
         times,
         operators,

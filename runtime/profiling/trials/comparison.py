@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.profiling.analysis.advice import advice
 from runtime.profiling.report.csv import write_table
 from runtime.profiling.report.files import PAGE, require_report, writing_report
 from runtime.profiling.report.html import Cell, Show, render
@@ -114,13 +115,16 @@ class Comparison(Result):
                 held_bytes(c.outcome.summary),
                 f"{place}. {c.name}",
                 False,
+                advice(c.outcome.profile, c.config),
             )
             for place, c in enumerate(compared, 1)
         ]
         steps = compared[0].outcome.profile.steps
         about = f"{steps} steps of each, measured in alternation; the median ones are shown"
         rows = _head(compared), _sortable(compared)
-        page = render("Partitions compared", about, shows, rows, verdict=self.verdict())
+        models = {str(c.config.model) for c in compared}
+        title = f"Partitions of {models.pop()} compared" if len(models) == 1 else "Compared"
+        page = render(title, about, shows, rows, verdict=self.verdict())
         with writing_report(folder):
             (to / PAGE).write_text(page, encoding="utf-8")
             for place, c in enumerate(compared, 1):

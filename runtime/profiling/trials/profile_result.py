@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.profiling.analysis.advice import advice
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.report.csv import tables
 from runtime.profiling.report.files import require_report, write_report
@@ -35,19 +36,30 @@ class ProfileResult(Result):
         """Everything that is known about the measured steps."""
         return self.outcome.profile
 
+    @property
+    def change(self) -> str:
+        """A sentence with the one thing to change next."""
+        pays = None if self.gain is None else self.gain.pays
+        return advice(self.profile, self.config, pays=pays)
+
     def passages(self) -> list[Passage]:
         """Return the verdict, the profile and the memory."""
         memory = memory_table(self.outcome.summary["stages"])
         return [
             *([] if self.gain is None else [Passage(self.gain.lines())]),
-            *profile_passages(self.profile),
+            *profile_passages(self.profile, self.change),
             Passage(["memory, predicted beside measured:"], memory),
         ]
 
     def figures(self) -> dict[str, Any]:
         """Return the keys of `--profile --json`."""
         gain = None if self.gain is None else self.gain.figures()
-        return {**self.outcome.summary, "baseline": gain, "transport": self.transport}
+        return {
+            **self.outcome.summary,
+            "baseline": gain,
+            "transport": self.transport,
+            "change": self.change,
+        }
 
     def tables(self) -> Mapping[str, Table]:
         """Return the tables of the CSV files: operators, bodies, ranks, nodes and more."""
@@ -57,5 +69,5 @@ class ProfileResult(Result):
         """Write the page of `--report` with its files; see Result."""
         require_report(folder)
         verdict = [] if self.gain is None else self.gain.lines()
-        held = held_bytes(self.outcome.summary)
-        return write_report(self.profile, self.config, held, folder, verdict)
+        held, change = held_bytes(self.outcome.summary), self.change
+        return write_report(self.profile, self.config, held, folder, verdict, change)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise, product
+from random import Random
 from xml.etree import ElementTree
 
 import pytest
@@ -12,6 +14,7 @@ import symgraph as sg
 from partitioner import Placement, group2ctx
 from partitioner.base.stages import form_stages
 from partitioner.views.picture import dot, group_block, svg
+from partitioner.views.routes import HEIGHT, WIDTH, layout
 from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph
 from symgraph.frontend.lower import lower
@@ -85,6 +88,24 @@ def test_svg_is_well_formed_and_draws_every_box_and_arrow():
         assert float(box.get("y", 0)) + float(box.get("height", 0)) <= float(root.get("height", 0))
     assert len({(b.get("x"), b.get("y")) for b in boxes}) == 3
     assert len([p for p in root.iter(f"{space}path") if p.get("marker-end")]) == 2
+
+
+def test_no_arrow_runs_through_a_box_or_out_of_the_picture():
+    """Arrows over several columns ran through the boxes between."""
+    for seed in range(60):
+        draw = Random(seed)
+        stages, boxes = draw.randint(1, 6), range(draw.randint(1, 14))
+        columns = [draw.randrange(stages) for _ in boxes]
+        pairs = [(a, b) for a, b in product(boxes, boxes) if a != b and draw.random() < 0.2]
+        found = layout(columns, pairs, stages)
+        assert len(found.ways) == len(pairs)
+        for (x, y), (to_x, to_y) in (line for way in found.ways for line in pairwise(way)):
+            assert x == to_x or y == to_y
+            assert 0 <= min(x, to_x) <= max(x, to_x) <= found.size[0]
+            assert 0 <= min(y, to_y) <= max(y, to_y) <= found.size[1]
+            for left, top in found.corners:
+                beside = max(x, to_x) <= left or min(x, to_x) >= left + WIDTH
+                assert beside or max(y, to_y) <= top or min(y, to_y) >= top + HEIGHT, seed
 
 
 @pytest.mark.parametrize(("count", "boxes"), [(10, 20), (30, 1)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +13,7 @@ from partitioner.base.types import Body
 from partitioner.costs.cost import Caches, CostTable, Speed, is_free
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
+from runtime.profiling.analysis.advice import advice
 from runtime.profiling.analysis.profile import RankParts, profile_of
 from runtime.profiling.analysis.record import middle
 from runtime.profiling.analysis.rows import COPIES, UPDATES, run_seconds
@@ -23,6 +24,7 @@ from runtime.profiling.report.views import exhibit
 from runtime.profiling.trials.trial import Shared, Trial
 from runtime.schedule.replay import Link
 from runtime.schedule.timeline import Timeline
+from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.trace import RUNS, shown_events
 from runtime.training.data.table import load_data
 from runtime.training.job import prepare
@@ -47,6 +49,7 @@ from tests.runtime.schedule.test_timeline import track
 REPLICAS = ("group2ctx.layer0=[cpu(0), cpu(1)]", "pipeline.micro_batches=2")
 ALONE = ("devices=[cpu(0)]",)
 IDLE = ("devices=[cpu(0), cpu(1), cpu(2)]",)
+PARTS = [field.name for field in fields(RankTime)]
 SEGMENTS = ("pipeline.time_segment=2", "pipeline.schedule=zb-h1")
 
 
@@ -244,6 +247,25 @@ def test_a_rank_is_said_to_wait_for_what_it_waits_for_most(part, words):
     assert first.startswith("rank 0 hardly waits")
     assert second.startswith("rank 1 waits 1.00 s")
     assert words in second
+
+
+@pytest.mark.parametrize(
+    ("part", "overrides", "words"),
+    [
+        ("imbalance", (), "pipeline.schedule=auto"),
+        ("imbalance", ("pipeline.schedule=auto",), "symgraph search"),
+        ("communication", (), "partition.strategy=auto"),
+        ("drain", (), "pipeline.micro_batches=6"),
+        ("dispatch", (), "pipeline.micro_batches=2"),
+        ("compute", (), "only more devices"),
+    ],
+)
+def test_the_largest_loss_says_what_to_change_next(part, overrides, words, tmp_path):
+    profile = small_profile()
+    own = RankParts(RankTime(**{**dict.fromkeys(PARTS, 0.0), part: profile.step}), 0.0)
+    changed = replace(profile, parts=(own, own))
+    assert words in advice(changed, config(tmp_path, *overrides))
+    assert "one device is faster" in advice(changed, config(tmp_path), pays=False)
 
 
 # -- traces ---------------------------------------------------------------------------------------

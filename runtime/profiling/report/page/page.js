@@ -32,7 +32,8 @@ class Timeline {
     }, { passive: false });
     this.canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.at(event.offsetX)));
     new ResizeObserver(() => this.draw()).observe(element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    for (const media of ["(prefers-color-scheme: dark)", "print"])
+      matchMedia(media).addEventListener("change", () => this.draw());
     this.draw();
   }
   get view() { return this.exhibit.views[this.name]; }
@@ -75,6 +76,7 @@ class Timeline {
     this.axis(height);
     this.exhibit.ranks.forEach((name, rank) => this.row(name, rank));
     this.arrows();
+    this.exhibit.ranks.forEach((name, rank) => this.title(name, rank));
     this.memory();
     this.element.dataset.drawn = `${this.from} ${this.to}`;
   }
@@ -89,11 +91,19 @@ class Timeline {
       if (this.x(t) < this.canvas.clientWidth - 24) pen.fillText(t > 0 ? time(t) : "0", Math.max(10, this.x(t)), 8);
     }
   }
+  /* The name of a rank: beside its row, or above it, where arrows pass below it. */
+  title(name, rank) {
+    const pen = this.pen, narrow = this.left < 50, x = narrow ? this.left : 4;
+    const y = this.lane(rank) + (narrow ? 12 : RUN / 2);
+    pen.textAlign = "left";
+    pen.fillStyle = style("--paper");
+    if (narrow) pen.fillRect(x, y - 8, pen.measureText(name).width + 4, 15);
+    pen.fillStyle = style("--ink");
+    pen.fillText(name, x, y);
+  }
   row(name, rank) {
     const pen = this.pen, view = this.view, narrow = this.left < 50;
     const y = this.lane(rank) + (narrow ? 20 : 0);
-    pen.textAlign = "left"; pen.fillStyle = style("--ink");
-    pen.fillText(name, narrow ? this.left : 4, narrow ? y - 7 : y + RUN / 2);
     pen.fillStyle = style("--lane"); pen.fillRect(this.left, y, this.width, RUN);
     pen.textAlign = "center";
     const colours = Object.fromEntries([..."FBIWom"].map((k) => [k, style("--" + k)]));
@@ -212,14 +222,77 @@ class Timeline {
 
 document.querySelectorAll(".timeline").forEach((element, i) => new Timeline(element, DATA[i]));
 
-/* Tables are sorted by the column whose head is clicked. */
+/* A drawing that fits its frame, and can be zoomed and moved. */
+class Drawing {
+  constructor(frame) {
+    this.svg = frame.querySelector("svg");
+    const { width, height } = this.svg.viewBox.baseVal;
+    this.whole = this.box = { x: 0, y: 0, width, height };
+    for (const button of frame.querySelectorAll("button")) button.addEventListener("click", () => {
+      const zoom = button.dataset.zoom;
+      if (zoom === "reset") this.show(this.whole);
+      else this.zoom(Number(zoom), 0.5, 0.5);
+    });
+    this.svg.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.shiftKey) return;
+      event.preventDefault();
+      const frame = this.svg.getBoundingClientRect();
+      this.zoom((event.deltaY || event.deltaX) < 0 ? 0.8 : 1.25,
+        (event.clientX - frame.left) / frame.width, (event.clientY - frame.top) / frame.height);
+    }, { passive: false });
+    this.svg.addEventListener("pointerdown", (event) => {
+      this.grip = { x: event.clientX, y: event.clientY, box: this.box };
+      this.svg.setPointerCapture(event.pointerId);
+    });
+    this.svg.addEventListener("pointermove", (event) => this.move(event));
+    for (const name of ["pointerup", "pointercancel"])
+      this.svg.addEventListener(name, () => { this.grip = null; });
+  }
+  show(box) {
+    this.box = box;
+    this.svg.setAttribute("viewBox", `${box.x} ${box.y} ${box.width} ${box.height}`);
+  }
+  /* Zoom about a point of the frame, whose sides are 1. */
+  zoom(factor, across, down) {
+    const { x, y, width, height } = this.box;
+    const scale = Math.min(1, Math.max(0.02, factor * width / this.whole.width)) * this.whole.width / width;
+    this.show({ x: x + across * width * (1 - scale), y: y + down * height * (1 - scale),
+      width: width * scale, height: height * scale });
+  }
+  move(event) {
+    if (!this.grip) return;
+    const { x, y, box } = this.grip, scale = 1 / this.svg.getScreenCTM().a;
+    this.show({ ...box, x: box.x - (event.clientX - x) * scale, y: box.y - (event.clientY - y) * scale });
+  }
+}
+
+document.querySelectorAll(".graph").forEach((frame) => new Drawing(frame));
+
+/* Tables are sorted by the column whose head is clicked; a search keeps the rows that have its words. */
 const value = (row, i) => row.cells[i].dataset.value ?? row.cells[i].textContent;
-document.querySelectorAll("th").forEach((head) => head.addEventListener("click", () => {
-  const body = head.closest("table").tBodies[0], i = head.cellIndex;
-  const down = head.dataset.down = head.dataset.down === "1" ? "0" : "1";
-  const rows = [...body.rows].sort((p, q) => {
-    const [a, b] = [value(p, i), value(q, i)], order = a - b || (isNaN(a - b) ? a.localeCompare(b) : 0);
-    return down === "1" ? -order : order;
+document.querySelectorAll(".table").forEach((element) => {
+  const heads = [...element.querySelectorAll("th")], body = element.querySelector("tbody");
+  heads.forEach((head, i) => head.addEventListener("click", () => {
+    const down = head.getAttribute("aria-sort") !== "descending";
+    for (const other of heads) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    body.append(...[...body.rows].sort((p, q) => {
+      const [a, b] = [value(p, i), value(q, i)], order = a - b || (isNaN(a - b) ? a.localeCompare(b) : 0);
+      return down ? -order : order;
+    }));
+  }));
+  const count = element.querySelector(".count"), all = count.textContent;
+  element.querySelector("input")?.addEventListener("input", (event) => {
+    const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of body.rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    count.textContent = words.length ? `${shown} of ${all}` : all;
   });
-  body.append(...rows);
-}));
+});
+
+/* On paper everything is open. */
+addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
