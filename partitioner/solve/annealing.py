@@ -1,4 +1,4 @@
-"""Simulated annealing over placements without order: elements, devices, and moves.
+"""Searches of placements without order: all of them, or simulated annealing by moves.
 
 The energy is the p-norm of the loads: smooth, and for large p close to the largest one. A step
 moves an element, swaps two, or moves all elements of a net at once (single moves would have to
@@ -6,6 +6,8 @@ climb over its cost twice). A move that breaks the memory limit is not made.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +21,33 @@ START_HEAT, END_HEAT = 0.03, 1e-5  # temperatures, as shares of the energy
 
 def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
     """Return the best element -> device met from a feasible start, never worse than it."""
+    start = devices.astype(np.int64)
+    best: Array = _anneal(start, *_tables(core), steps, np.uint64(seed + 1))
+    return best
+
+
+def try_all(core: Elements, devices: Array) -> Array:
+    """Return the element -> device of the smallest load: the given feasible one, or a better one."""
+    best: Array = _try_all(devices.astype(np.int64), rows(options(core)), *_tables(core))
+    return best
+
+
+def options(core: Elements) -> list[list[int]]:
+    """List the devices that each element can run on."""
+    return [np.flatnonzero(row).tolist() for row in np.isfinite(core.times[core.kind_of].T)]
+
+
+def _tables(core: Elements) -> tuple[Any, ...]:
+    """Return what the compiled searches read: times, memory, limits, nets and their costs."""
     costs = np.array([costs for costs, _ in core.nets], dtype=np.float64)
-    best: Array = _anneal(
-        devices.astype(np.int64),
+    return (
         core.times[core.kind_of].T.copy(),
         core.memory,
         core.limits[core.kind_of],
         rows(core.nets_of),
         rows([members for _, members in core.nets]),
         costs.reshape(-1, len(core.kinds))[:, core.kind_of].copy(),
-        steps,
-        np.uint64(seed + 1),
     )
-    return best
 
 
 @compiled()
@@ -155,4 +171,32 @@ def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  #
             continue
         for k in range(size - 1, -1, -1):
             _put(moved[k], back[k], home, times, memory, nets, members, costs, count, load, used)
+    return best
+
+
+@compiled()
+def _try_all(start, options, times, memory, limits, nets, members, costs):  # type: ignore[no-untyped-def]
+    """Count through all placements, the first element fastest. (numba infers the types.)"""
+    n = times.shape[0]
+    best, home, chosen = start.copy(), start.copy(), np.zeros(n, dtype=np.int64)
+    least = _counted(home, times, memory, nets, members, costs)[1].max()
+    for v in range(n):
+        home[v] = options[1][options[0][v]]
+    count, load, used = _counted(home, times, memory, nets, members, costs)
+    v = 0
+    while v < n:
+        if (used <= limits).all() and load.max() < least * (1 - 1e-12):
+            least = load.max()
+            best[:] = home
+        v = 0
+        while v < n:
+            chosen[v] += 1
+            carry = options[0][v] + chosen[v] == options[0][v + 1]
+            if carry:
+                chosen[v] = 0
+            to = options[1][options[0][v] + chosen[v]]
+            _put(v, to, home, times, memory, nets, members, costs, count, load, used)
+            if not carry:
+                break
+            v += 1
     return best

@@ -2,8 +2,8 @@
 
 For inference on one sample at a time, or with several pipelines interleaved, a device may hold
 parts that do not follow each other. The start is the contiguous optimum, so the result is never
-worse; annealing improves it, and a mixed-integer programme proves a bound with what is left of
-the budget. The placement does not depend on the clock, unless its end cuts the search short.
+worse. Where there are few placements, all are tried. Else annealing improves it, and a
+mixed-integer programme proves a bound with what is left of the budget. The placement does not depend on the clock, unless its end cuts the search short.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from partitioner.solve.annealing import anneal
+from partitioner.solve.annealing import anneal, options, try_all
 from partitioner.solve.bounds import lower_bound, memory_problem
 from partitioner.solve.budget import Budget, Stopped
 from partitioner.solve.contiguous import place_downsets
@@ -22,11 +22,10 @@ from partitioner.solve.problem import Problem, Solution, largest, solution, viol
 from partitioner.solve.reduction import join_uncuttable, reduced
 from symgraph.core.types import Array
 
+MOST_TRIED = 1_000_000  # placements that are all tried
 ROUNDS = 12
-MAX_STEPS, STEPS_PER_PAIR = (
-    1_500_000,
-    5_000,
-)  # steps of a round: at most, and per element and device
+MAX_STEPS = 1_500_000  # of annealing, in a round
+STEPS_PER_PAIR = 5_000  # of a round, per element and device
 START_SHARE, SEARCH_SHARE = 0.25, 0.5  # shares of the remaining budget
 
 
@@ -38,6 +37,11 @@ def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
         return None
     core = reduced(elements(problem, contiguous=False))
     core = reduced(join_uncuttable(core, largest(problem, best)))
+    ways = math.prod(len(devices) for devices in options(core))
+    if ways <= MOST_TRIED and ways <= budget.steps:
+        found = core.assignment(try_all(core, core.devices(best)))
+        floor = max(floor, largest(problem, found))
+        return solution(problem, _better(problem, best, found), floor, "noncontiguous")
     best = _search(core, best, budget.part(SEARCH_SHARE), floor)
     load = largest(problem, best)
     if load > floor * (1 + 1e-9):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from partitioner.costs.cost import Caches
+from symgraph.core.types import Array
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHES = Caches(1 << 20, 32 << 20)  # where the system does not say
@@ -63,11 +65,18 @@ def _cpu_count(cpus: str) -> int:
 
 
 class CacheFlusher:
-    """Empties caches by reading more than they hold."""
+    """Empties caches by reading more than they hold: memory that is only taken when it is read."""
 
     def __init__(self, caches: Caches, workers: int) -> None:
-        self._shared = np.ones(2 * caches.shared * workers // 4, np.float32)
-        self._own = self._shared[: 2 * caches.own // 4]
+        self._caches, self._workers = caches, workers
+
+    @cached_property
+    def _own(self) -> Array:
+        return np.ones(2 * self._caches.own // 4, np.float32)
+
+    @cached_property
+    def _shared(self) -> Array:
+        return np.ones(2 * self._caches.shared * self._workers // 4, np.float32)
 
     def own(self) -> None:
         """Empty the cache of this core."""

@@ -290,9 +290,6 @@ class _Prepare:
     def _depends(self, node: Node, graph: Graph) -> bool:
         """Return whether it matters where a call's parameters come from."""
         read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
-        least = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
-        return (
-            read / self.speed.bandwidth > READING_SHARE * least / self.speed.flops
-            if read
-            else False
-        )
+        flops = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
+        least = self.speed.call + flops / self.speed.flops
+        return read / self.speed.bandwidth > READING_SHARE * least

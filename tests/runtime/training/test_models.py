@@ -17,6 +17,7 @@ from runtime.transports import make_cluster
 from symgraph.app.config import Config, load_config
 from symgraph.core.errors import ConfigError, GraphError
 from symgraph.frontend.params_file import save_params
+from tests.helpers.profiles import costs
 
 TORCH = Path(__file__).parents[2] / "symgraph" / "interchange" / "torch" / "data"
 RNG = np.random.default_rng(0)
@@ -107,6 +108,7 @@ def test_a_config_adds_a_loss(name, parts, tmp_path):
             f"data={{path: {arrays(tmp_path, label)}, held_out: 0, shuffle: false, batch_size: 8}}",
             "train={steps: 1, learning_rate: 0.5}",
             f"pipeline.micro_batches={parts}",
+            f"partition.costs={costs(tmp_path)}",
         ),
     )
     summary, weights = stepped(config)
@@ -138,6 +140,7 @@ def test_labels_of_images_and_of_sequences(tmp_path):
                 f"loss={{axis: {axis}, ignore_label: 7}}",
                 "train={steps: 1}",
                 "pipeline.micro_batches=2",
+                f"partition.costs={costs(folder)}",
             ),
         )
         found.append(stepped(config)[0]["train_loss"])
@@ -162,6 +165,7 @@ def test_an_exported_mean_is_reported_as_it_is(tmp_path):
             "train.steps=1",
             "pipeline.micro_batches=2",
             "devices=[cpu(0), cpu(1)]",
+            f"partition.costs={costs(tmp_path)}",
         ),
     )
     assert config.partition.strategy == "auto"
