@@ -27,7 +27,7 @@ def anneal(core: Elements, devices: Array, steps: int, seed: int) -> Array:
 
 
 def try_all(core: Elements, devices: Array) -> Array:
-    """Return the element -> device of the smallest load: the given feasible one, or a better one."""
+    """Return the best element -> device of all: the given feasible one, or a better one."""
     best: Array = _try_all(devices.astype(np.int64), rows(options(core)), *_tables(core))
     return best
 

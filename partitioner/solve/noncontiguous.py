@@ -2,8 +2,9 @@
 
 For inference on one sample at a time, or with several pipelines interleaved, a device may hold
 parts that do not follow each other. The start is the contiguous optimum, so the result is never
-worse. Where there are few placements, all are tried. Else annealing improves it, and a
-mixed-integer programme proves a bound with what is left of the budget. The placement does not depend on the clock, unless its end cuts the search short.
+worse. Where there are few placements, all are tried. Else annealing improves the start, and a
+mixed-integer programme proves a bound with what is left of the budget. The placement does not
+depend on the clock, unless its end cuts the search short.
 """
 
 from __future__ import annotations
