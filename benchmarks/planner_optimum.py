@@ -1,6 +1,6 @@
-"""The planner beside full enumeration: random graphs on random machines, and plans by hand.
+"""The planner beside full enumeration: random graphs on random machines.
 
-    python -m benchmarks.planner_optimum --cases 300 --json planner.json
+    python -m benchmarks.planner_optimum --cases 300 --results planner.jsonl
 
 Each random network has up to 16 operators; its machine has 2 to 4 devices, of one speed or of two
 (1:3), whose links have latency and bandwidth. Every placement of the operators (one for all that
@@ -8,7 +8,8 @@ differ only in the order of equal devices) is cut, lowered with every named sche
 unless a lower bound of its step is above the best step so far. With a memory limit, every set of
 stages that recompute counts too. Beside that stands what `strategy: auto, schedule: auto` returns.
 
-`--hand` compares the planner with plans that people would write for some networks.
+Results go to the file case by case, and seeds that it holds are not run again: the same command
+goes on where it was stopped, and one with more cases adds to them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.draft import Draft
 from runtime.planning.network import Network, PlanRequest, make_network
 from runtime.planning.options import Options
+from runtime.planning.placement_bound import PlacementBound
 from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import Run
@@ -53,8 +55,8 @@ from symgraph.passes.batching import Feed
 ROWS = 64  # samples of a micro-batch
 WIDTHS = (32, 64, 128, 256)
 PLACEMENTS = 70_000  # the most of one case
-LIMITED = 512  # with a memory limit, where nothing is pruned
-PACKED = 10  # plans that may need the least memory
+LIMITED = 4096  # with a memory limit
+EVENEST, PACKED = 6, 10  # placements, and plans of them, that may need the least memory
 GOOD, WORST = 1.02, 1.05  # times the optimum: of 97 % of the cases, and of all
 RATIOS = (1.0, 3.0)
 
@@ -104,6 +106,8 @@ class Optimum(NamedTuple):
     placements: int
     simulated: int
     peak: int = 0
+    again: tuple[int, ...] = ()
+    """The stages that recompute."""
 
 
 # -- random cases --------------------------------------------------------------------------------
@@ -112,15 +116,15 @@ class Optimum(NamedTuple):
 def random_case(seed: int, *, limited: bool) -> Case:
     """Draw a network and a machine."""
     rng = np.random.default_rng(seed)
-    machine = _random_machine(rng, most=2 if limited else 4)
+    machine = _random_machine(rng)
     most = LIMITED if limited else PLACEMENTS
     count = min(16, int(np.log(most) / np.log(len(machine.devices)) + 1e-9))
     symbol, width = _random_network(rng, int(rng.integers(max(4, count - 4), count + 1)))
     return Case(symbol, machine, int(rng.choice([1, 2, 4, 8])), width)
 
 
-def _random_machine(rng: np.random.Generator, most: int) -> Machine:
-    k = int(rng.integers(2, most + 1))
+def _random_machine(rng: np.random.Generator) -> Machine:
+    k = int(rng.integers(2, 5))
     mixed = rng.random() < 0.6
     flops = 2e9 * rng.choice(RATIOS, k) if mixed else np.full(k, 2e9)
     hosts = rng.integers(0, 2, k) if k > 2 and rng.random() < 0.3 else np.zeros(k, int)
@@ -186,6 +190,10 @@ class Enumeration:
         self.devices = np.array([*product(range(len(machine.devices)), repeat=len(parts))], np.int8)
         self.devices = self.devices[self._first_of_alike()]
         self.part_of = {c: i for i, part in enumerate(parts) for c in part}
+        columns = [self.part_of[c] for c in range(len(self.coarse))]
+        bound = PlacementBound(self.network, case.options, self.coarse, kernels, self.prices)
+        self.bounds = bound.of(self.devices[:, columns])
+        self.statics = self._statics()
 
     def _first_of_alike(self) -> Array:
         """Tell which placements use equal devices in the order of their numbers."""
@@ -201,45 +209,15 @@ class Enumeration:
                 keep &= first[a] < first[b]
         return keep
 
-    def bounds(self) -> Array:
-        """Bound the steps: by the work of each device, and by the longest way through the graph."""
-        graph, machine = self.network.first, self.case.machine
-        k = len(machine.devices)
-        work = np.zeros((k, len(self.devices)))
-        done: dict[str, Array] = {}
-        for node in graph:
-            home = node.origin or node.name
-            at = self.devices[:, self.part_of[self.coarse.of[home]]]
-            summed = node.origin is not None and node.op == "elemwise_add"  # may be elsewhere
-            times = np.array([d.speed.seconds_of(node, graph) for d in machine.devices])
-            takes = np.full(len(at), times.min()) if summed else times[at]
-            for d in range(k) if not summed else ():
-                work[d] += np.where(at == d, times[d], 0.0)
-            begin = np.zeros(len(at))
-            for value in node.inputs:
-                came = done[value.node]
-                other = self.devices[:, self.part_of[self.coarse.of[self._home(value.node)]]]
-                if not summed and not self._is_sum(value.node):
-                    came = came + self._sending(graph.type_of(value).nbytes)[other, at]
-                begin = np.maximum(begin, came)
-            done[node.name] = begin + takes
-        way = np.max(list(done.values()), axis=0)
-        bound: Array = np.maximum(way, self.case.micro_batches * work.max(axis=0))
-        return bound
-
-    def _home(self, name: str) -> str:
-        return self.network.first[name].origin or name
-
-    def _is_sum(self, name: str) -> bool:
-        node = self.network.first[name]
-        return node.origin is not None and node.op == "elemwise_add"
-
-    @cache  # noqa: B019  (one case at a time)
-    def _sending(self, nbytes: int) -> Array:
-        machine = self.case.machine
-        k = range(len(machine.devices))
-        links = [[machine.link(a, b) for b in k] for a in k]
-        return np.array([[x.latency + nbytes / x.bandwidth for x in row] for row in links])
+    def _statics(self) -> Array:
+        """Bound the bytes of the fullest device by its parameters and their gradients."""
+        held = np.zeros((len(self.devices), len(self.case.machine.devices)))
+        for node in self.network.first.variables:
+            if node.name in self.network.parameters:
+                at = self.devices[:, self.part_of[self.coarse.of[node.name]]]
+                held[np.arange(len(at)), at] += 2 * node.types[0].nbytes
+        most: Array = held.max(axis=1)
+        return most
 
     def placement(self, devices: Sequence[int]) -> Placement:
         rank_of = {n: int(devices[self.part_of[c]]) for n, c in self.coarse.of.items()}
@@ -247,46 +225,55 @@ class Enumeration:
         return Placement(stage_of, rank_of_stage, self.case.machine.contexts)
 
     def best(self) -> Optimum:
-        """Simulate every placement whose bound is below the best step."""
-        bounds = self.bounds()
-        best = Optimum(np.inf, (), "", len(bounds), 0)
-        for count, at in enumerate(np.argsort(bounds, kind="stable")):
-            best = best._replace(simulated=count)
-            if bounds[at] >= best.seconds:
+        """Simulate every placement whose bound is below the best step, within the limit if any."""
+        best, limit = Optimum(np.inf, (), "", len(self.bounds), 0), self.case.memory
+        for at in np.argsort(self.bounds, kind="stable"):
+            if self.bounds[at] >= best.seconds:
                 break
+            if limit is not None and self.statics[at] > limit:
+                continue
+            best = best._replace(simulated=best.simulated + 1)
             devices = tuple(self.devices[at].tolist())
-            for name, seconds, _ in self._steps(self.placement(devices), ()):
-                if seconds < best.seconds:
-                    best = best._replace(seconds=seconds, device_of=devices, schedule=name)
+            for trial in self._trials(devices, best.seconds):
+                assert trial.seconds >= self.bounds[at] * (1 - 1e-9), (devices, trial)
+                if trial.seconds < best.seconds:
+                    best = trial._replace(placements=best.placements, simulated=best.simulated)
         return best
 
-    def within(self, share: float) -> tuple[int, Optimum]:
-        """Choose a memory limit above the least of all placements; return the best within it.
-
-        Peaks of programs are packed only for those that may decide.
-        """
-        found = []
-        for row in self.devices:
-            devices = tuple(row.tolist())
+    def limited(self, share: float) -> int:
+        """Choose a memory limit: so many times the least that some even placements need."""
+        tried = []
+        for at in np.argsort(self.statics, kind="stable")[:EVENEST]:
+            devices = tuple(self.devices[at].tolist())
             placement = self.placement(devices)
             for again in _subsets(placement.stages):
                 for name, seconds, peak in self._steps(placement, again):
-                    found.append((seconds, peak, devices, name, again))
-        least = sorted(found, key=lambda x: x[1])[:PACKED]
-        limit = int(min(self._packed(*x[2:]) for x in least) * share)
-        for seconds, peak, devices, name, again in sorted(found):
-            if peak <= limit and (packed := self._packed(devices, name, again)) <= limit:
-                best = Optimum(seconds, devices, name, len(self.devices), len(found), packed)
-                return limit, best
-        raise AssertionError("the placement that gave the limit fits")
+                    tried.append(Optimum(seconds, devices, name, 0, 0, peak, again))
+        least = sorted(tried, key=lambda trial: trial.peak)[:PACKED]
+        return int(share * min(map(self._packed, least)))
 
-    def _packed(self, devices: tuple[int, ...], name: str, again: tuple[int, ...]) -> int:
+    def _trials(self, devices: tuple[int, ...], below: float) -> Iterator[Optimum]:
+        """Yield the steps of a placement that are shorter and keep the limit."""
+        placement, limit = self.placement(devices), self.case.memory
+        fit: dict[str, list[set[int]]] = {}
+        for again in _subsets(placement.stages) if limit is not None else [()]:
+            for name, seconds, peak in self._steps(placement, again):
+                if seconds >= below or any(held <= {*again} for held in fit.get(name, ())):
+                    continue  # what recomputes more takes longer
+                trial = Optimum(seconds, devices, name, 0, 0, peak, again)
+                if limit is not None and peak <= limit:
+                    trial = trial._replace(peak=self._packed(trial))
+                if limit is None or trial.peak <= limit:
+                    fit.setdefault(name, []).append({*again})
+                    yield trial
+
+    def _packed(self, trial: Optimum) -> int:
         """Return the bytes of the fullest rank as its memory is laid out."""
-        draft = Draft(self.network, self.placement(devices), self.case.options)
-        lists = _lists(name, draft.placement.rank_of, self.case.micro_batches)
+        draft = Draft(self.network, self.placement(trial.device_of), self.case.options)
+        lists = _lists(trial.schedule, draft.placement.rank_of, self.case.micro_batches)
         split = _splits_backward(lists)
-        made = draft.plan(name, split, lambda cut: lower(cut, lists, update=True), None, again)
-        return made.choice.peak
+        programs = partial(lower, compute_lists=lists, update=True)
+        return draft.plan(trial.schedule, split, programs, None, trial.again).choice.peak
 
     def _steps(
         self, placement: Placement, again: tuple[int, ...]
@@ -340,10 +327,9 @@ def compare(seed: int, *, limited: bool) -> dict[str, Any]:
     begun = time.process_time()
     if limited:
         share = float(np.random.default_rng(seed).uniform(1.0, 1.5))
-        limit, best = Enumeration(case._replace(memory=1 << 60)).within(share)
-        case = case._replace(memory=limit)
-    else:
-        best = Enumeration(case).best()
+        case = case._replace(memory=1 << 60)
+        case = case._replace(memory=Enumeration(case).limited(share))
+    best = Enumeration(case).best()
     enumerated, planned = time.process_time(), None
     try:
         planned = plan(case.symbol, case.feeds, case.options, wrt=None)
@@ -398,13 +384,14 @@ def run() -> int:
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--limited", type=int, default=4, help="one in so many has a memory limit")
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON lines, added to")
     options = parser.parse_args()
-    rows = []
+    rows = _known(options.results)
     for seed in range(options.seed, options.seed + options.cases):
         limited = bool(options.limited) and seed % options.limited == options.limited - 1
-        rows.append(compare(seed, limited=limited))
-        row = rows[-1]
+        if any((row["seed"], row["memory"] is not None) == (seed, limited) for row in rows):
+            continue
+        rows.append(row := compare(seed, limited=limited))
         print(
             f"seed {seed}: {row['ratio']:.4f}, {row['simulated']} of {row['placements']} "
             f"placements in {seconds_text(row['enumeration_seconds'])}, planned in "
@@ -412,9 +399,17 @@ def run() -> int:
             file=sys.stderr,
             flush=True,
         )
-        if options.json is not None:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        if options.results is not None:
+            with options.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
     return OK if show(rows) else 1
+
+
+def _known(results: Path | None) -> list[dict[str, Any]]:
+    """Read the cases of a file of results."""
+    if results is None or not results.exists():
+        return []
+    return [json.loads(line) for line in results.read_text().splitlines()]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from partitioner import Placement
+from partitioner.base.segments import time_steps
 from partitioner.costs.machine import Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, Strategy, find_strategy
 from partitioner.strategies.assignments import as_placement, place_on_one, place_smallest
@@ -20,6 +21,7 @@ from partitioner.strategies.user_groups import least_load
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.network import Network
 from runtime.planning.options import AUTO, SCHEDULE_FILES, Options
+from runtime.planning.placement_bound import PlacementBound
 from runtime.planning.placement_search import PlacementSearch
 from runtime.planning.placement_sketch import Sketch
 from symgraph.core.context import Context
@@ -35,6 +37,8 @@ MOST_NODES = 100_000  # of a graph that is searched
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
 NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
 FINALISTS, MORE_FINALISTS = 3, 12  # to simulate; more with a memory limit
+MOST_CHOICES, MOST_ITEMS = 128, 500  # of a search for bounds: parts times devices, and items
+BOUNDS, LOWEST = 30_000, 64  # to compute, and the placements to keep
 
 
 class Candidates:
@@ -143,6 +147,38 @@ class Candidates:
             finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
         for devices in finalists[:count]:
             yield as_placement(graph, free, devices, floor(free), "search")
+
+    def lowest(
+        self, network: Network, options: Options, upper: float
+    ) -> tuple[list[tuple[float, Placed]], float] | None:
+        """Find the placements whose steps may be the shortest, by what they take at least.
+
+        Args:
+            upper: seconds; placements that cannot take less are left out.
+
+        Returns:
+            placements with these bounds, the lowest first, and a bound of all others; None for
+            networks that are too large, or whose bounds would not hold.
+        """
+        coarse = coarsen(
+            self.graph, self._kernels, self.machine, self.constraints, contiguous=False
+        )
+        large = len(coarse.parts) * len(coarse.limits) > MOST_CHOICES
+        if large or self.constraints.spread or time_steps(self.graph):
+            return None
+        kernels = self.prices.least().merged(self.graph, self.machine.contexts)
+        bound = PlacementBound(network, options, coarse, kernels, self.prices)
+        if not 0 < bound.items <= MOST_ITEMS:
+            return None
+        LOG.debug("bounds of all placements in %s", count_text(len(coarse.parts), "part"))
+        found = bound.lowest(upper, LOWEST, BOUNDS)
+        free = coarse.unlimited()
+        placed = [
+            (seconds, as_placement(self.graph, free, devices, floor(free), "bound"))
+            for seconds, devices in zip(found.seconds.tolist(), found.rows.tolist(), strict=True)
+            if coarse.keeps(devices)
+        ]
+        return placed, found.others
 
     def smallest(self) -> Iterator[Placed]:
         """Yield placements that hold as little as can be, whatever the limit."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from partitioner import Placement
@@ -27,6 +27,8 @@ from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
 LOG = logging.getLogger(__name__)
+MOST_PROVED = 8  # placements that are tried because of their bounds
+CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
 
@@ -53,7 +55,8 @@ def select_placement(
     if not tries.plans:
         raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
-    return replace(best, placements=tuple(tries.candidates), prices=costs)
+    bound = tries.bound if options.strategy == AUTO else None
+    return replace(best, placements=tuple(tries.candidates), prices=costs, bound=bound)
 
 
 def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
@@ -73,6 +76,10 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
         tries.add_all(candidates.smallest())
         known = tries.placements, tries.peaks
         tries.add_all(candidates.searched(network, options, *known, for_memory=True))
+    if tries.hurry and tries.plans:
+        lowest = candidates.lowest(network, options, tries.shortest)
+        if lowest is not None:
+            tries.prove(*lowest)
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
@@ -118,6 +125,7 @@ class _Tries:
         self.candidates: list[PlanCandidate] = []
         self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
         self.shortest = math.inf  # seconds of the shortest step
+        self.bound: float | None = None  # seconds that no placement's step can beat
         self.failed: ScheduleError | None = None  # with the smallest limit of those that failed
         self.peaks: list[tuple[Placement, int]] = []  # the least bytes that a placement needs
 
@@ -133,6 +141,36 @@ class _Tries:
         for number in sorted(range(len(given)), key=lambda i: given[i].load):
             tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
         self.candidates += [tried[number] for number in range(len(given))]
+
+    def prove(self, lowest: Sequence[tuple[float, Placed]], others: float) -> None:
+        """Try the placements of the lowest bounds, and bound the steps of all.
+
+        Args:
+            lowest: placements and what their steps take at least, the lowest first.
+            others: what all others take at least.
+        """
+        bounds, tried = [others], 0
+        for least, placed in lowest:
+            if tried == MOST_PROVED or least * CLOSE >= self.shortest:
+                bounds.append(least)
+                break
+            count = len(self.candidates)
+            self.add_all([placed])
+            tried += self.candidates[count].bound is None
+            bounds.append(max(least, self._proved(placed.placement)))
+        self.bound = min(self.shortest, *bounds)
+
+    def _proved(self, placement: Placement) -> float:
+        """Return what the steps of a placement that was tried take at least, as far as is known."""
+        for placed, plan in self.plans:
+            options = plan.options
+            if placed.placement != placement or options.recompute:
+                continue
+            if options.schedule == AUTO and not options.named_only:
+                assert plan.choice.seconds is not None
+                proved = [c.bound for c in plan.candidates if c.bound is not None]
+                return min([plan.choice.seconds, *proved])
+        return 0.0
 
     def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""

@@ -19,6 +19,7 @@ import numpy as np
 from partitioner.base.stages import Unit, join_units
 from partitioner.base.types import BACKWARD, FORWARD, INPUT, PHASES, WEIGHT
 from partitioner.costs.cost import Costs
+from partitioner.costs.machine import Machine
 from partitioner.solve.prices import priced
 from partitioner.strategies.coarse import Coarse, node_times
 from runtime.backends.cpu.gemm import packed_rows
@@ -77,14 +78,14 @@ class Sketch:
         self._contexts = coarse.machine.contexts
         self._overhead = round(float(prices.overhead) / TICK)
         self._prices = prices
-        times, updates = _seconds(network, options, self._outline, coarse, costs, prices)
+        machine = coarse.machine
+        times, updates = seconds_of(
+            network, options, self._outline, coarse.of, machine, costs, prices
+        )
         self._ticks = np.rint(times / TICK).astype(np.int64)
         self._updates = updates
         self._links: dict[tuple[int, int], Link] = {}
-        self._meeting = 0.0
-        if options.update and prices.machine is not None:
-            ranks, nbytes = range(len(self._contexts)), 8 * len(network.first.variables)
-            self._meeting = float(meeting_seconds(ranks, nbytes, self._link))
+        self._meeting = meeting_seconds_of(network, options, machine, prices)
         self._wires: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         limits = options.limits(self._contexts)
         self._limits = np.array([np.inf if x is None else x for x in limits], np.float64)
@@ -380,16 +381,35 @@ def _numbers(columns: Columns, number: Array, split: bool) -> Array:
     return row[row >= 0]
 
 
-def _seconds(
+def meeting_seconds_of(
+    network: Network, options: Options, machine: Machine, prices: CostModel
+) -> float:
+    """Return the seconds of the exchange of norms and figures."""
+    if not options.update or prices.machine is None:
+        return 0.0
+    contexts, nbytes = machine.contexts, 8 * len(network.first.variables)
+
+    def link(a: int, b: int) -> Link:
+        return prices.link_between(contexts[a], contexts[b])
+
+    return float(meeting_seconds(range(len(contexts)), nbytes, link))
+
+
+def seconds_of(
     network: Network,
     options: Options,
     made: Outline,
-    coarse: Coarse,
+    of: Mapping[str, int],
+    machine: Machine,
     costs: Costs,
     prices: CostModel,
 ) -> tuple[Array, Array]:
-    """Return the seconds of items, and of the update of classes: [devices, items or classes]."""
-    graph, machine = network.first, coarse.machine
+    """Return the seconds of items, and of the update of classes: [devices, items or classes].
+
+    Args:
+        of: variable -> class.
+    """
+    graph = network.first
     times = node_times(graph, costs, machine, made.item_of, len(made.items))
     rates = [prices.of(context).rates for context in machine.contexts]
     passes = np.array([1 / rate.passes for rate in rates])
@@ -404,12 +424,17 @@ def _seconds(
     for value in {*network.grads.values()}:
         moved[made.item_of[value.node]] += tree_passes(mbs) / mbs * graph.type_of(value).nbytes
     times = times + passes[:, None] * moved + copies
-    updates = np.zeros((len(rates), len(coarse)))
+    updates = np.zeros((len(rates), 1 + max(of.values())))
     if options.update:
-        forms = {form for node in graph if (form := packed_rows(node, graph)) is not None}
+        forms = {
+            form
+            for node in graph
+            if (form := packed_rows(node, graph)) is not None
+            and of.get(node.name) == of[form[0]]  # other bodies import it
+        }
         packs = Counter(name for name, _ in forms)
         for name in network.grads:
-            nbytes, c = graph[name].types[0].nbytes, coarse.of[name]
+            nbytes, c = graph[name].types[0].nbytes, of[name]
             updates[:, c] += (3 + 2 * options.slots) * nbytes * passes
             updates[:, c] += 2 * packs[name] * nbytes * packing
     return times, updates

@@ -84,6 +84,8 @@ class Plan:
     """All ways to run this placement that were tried, `choice` among them."""
     placements: tuple[PlanCandidate, ...] = ()
     """The strategies' placements that were compared."""
+    bound: float | None = None
+    """Seconds that no step with another placement of whole operators can beat; None: not known."""
     splits: tuple[PlanCandidate, ...] = ()
     """The splits of groups that were compared."""
     prices: CostModel | None = None
@@ -139,6 +141,18 @@ class Plan:
     def prologue(self) -> Graph:
         """The part to compute on the whole batch before its first micro-batch."""
         return self.network.prologue
+
+    @property
+    def proof(self) -> str:
+        """How far the step is above the best placement's at most, in words; "": not known."""
+        if self.bound is None or not self.choice.seconds:
+            return ""
+        count = count_text(len(self.sizes), "micro-batch")
+        return (
+            f"no placement of whole operators on these devices takes less than "
+            f"{seconds_text(self.bound)} with {count}: the step is proved within "
+            f"{self.choice.seconds / self.bound - 1:.1%} of the best"
+        )
 
     @property
     def outputs(self) -> tuple[Value, ...]:

@@ -21,8 +21,11 @@ def explain_report(planned: Planned, names: list[str]) -> tuple[str, dict[str, A
     """
     prices = prices_of(planned.config, planned.training)
     found = explain(planned.training, names, prices.only(planned.training.options.contexts))
-    text = "\n\n".join(f"{_heading(e)}\n{_table(e)}\n{e.conclusion}." for e in found)
-    return text, {"explanations": [_figures(e) for e in found]}
+    passages = [f"{_heading(e)}\n{_table(e)}\n{e.conclusion}." for e in found]
+    proof = planned.training.proof
+    if proof:
+        passages.append(f"{proof[0].upper()}{proof[1:]}.")
+    return "\n\n".join(passages), {"explanations": [_figures(e) for e in found]}
 
 
 def _heading(explanation: Explanation) -> str:

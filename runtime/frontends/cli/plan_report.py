@@ -94,6 +94,7 @@ def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
         "time_segment": plan.choice.time_segment,
         "recompute": list(plan.choice.recompute),
         "strategy": config.partition.strategy,
+        "lower_bound_seconds": plan.bound,
         "placement": placement_of(plan),
         "devices": list(config.devices),
         "stages": plan_rows(plan),
@@ -191,7 +192,7 @@ def placements_table(plan: Plan) -> str:
     ]
     idle = [str(d) for r, d in enumerate(plan.devices) if r not in plan.placement.rank_of]
     note = [f"idle, as the step would be longer with them: {', '.join(idle)}"] if idle else []
-    return "\n".join([*aligned_columns(rows), *note])
+    return "\n".join([*aligned_columns(rows), *note, *([plan.proof] if plan.proof else [])])
 
 
 def _step(candidate: PlanCandidate) -> str:

@@ -173,6 +173,11 @@ class CostModel:
         }
         return KindCosts(kinds) if len(kinds) > 1 else next(iter(kinds.values()))
 
+    def least(self) -> CostModel:
+        """Return the model in which measured kernels take the least, whatever is in caches."""
+        kinds = {kind: kernels.least() for kind, kernels in self.kinds.items()}
+        return replace(self, kinds=kinds)
+
     def placed(self, partition: Partition) -> cost.Costs:
         """Return the costs of a cut graph's nodes, each on its own device."""
         devices = partition.placement.devices
