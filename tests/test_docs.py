@@ -76,6 +76,7 @@ def test_the_commands_of_the_quickstart_run_as_printed(tmp_path, monkeypatch, ca
     assert (tmp_path / "runs/demo/index.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_files_commands_and_program_of_predict_run(tmp_path):
     """The page's files in an empty folder, then its first commands, then its program."""
     text = (ROOT / "docs" / "predict.md").read_text()

@@ -293,7 +293,7 @@ def test_processes_of_their_own_have_the_bits_of_threads(tmp_path, processes, tr
     assert f'"loss": {losses(path, *more)!r}' in ended.stdout
 
 
-@pytest.mark.parametrize("clip", ["null", "0.5"])
+@pytest.mark.parametrize("clip", [pytest.param("null", marks=pytest.mark.slow), "0.5"])
 def test_buckets_and_a_grid_from_a_config(tmp_path, clip):
     """Replicas of whole pipelines, whose batches are of several lengths."""
     path = write_bucketed(tmp_path)

@@ -142,21 +142,14 @@ def undisturbed(path: Path, case: str) -> tuple[dict[str, np.ndarray], dict]:
     return trained(path, [*PLACED, *CASES[case]])
 
 
-QUICK = "replicas", "cpu(0)"  # in the short suite
-ALL = [
-    pytest.param(
-        case,
-        missing,
-        marks=[
-            pytest.mark.xdist_group(f"restarts-{case}"),  # a worker of xdist runs all of a case
-            *([] if (case, missing) == QUICK else [pytest.mark.slow]),
-        ],
-    )
+ALL = [  # a worker of xdist runs all of a case
+    pytest.param(case, missing, marks=pytest.mark.xdist_group(f"restarts-{case}"))
     for case in CASES
     for missing in THREE
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "missing"), ALL)
 def test_without_any_one_device_the_bits_are_the_same(case, missing, path):
     overrides = [*PLACED, *CASES[case]]

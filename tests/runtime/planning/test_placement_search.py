@@ -132,6 +132,7 @@ def test_the_fast_device_alone_is_taken_where_the_slow_one_only_adds_messages():
     assert "cpu(1) alone" in [c.placed.strategy for c in made.placements]
 
 
+@pytest.mark.slow
 def test_more_devices_never_make_a_longer_step():
     """Over a slow link, two devices are enough, and the third stays idle."""
     prices = CostModel.alike(Speed(1e9, 1e-6, 2e10), Link(3e-4, 1e9))

@@ -142,7 +142,7 @@ def test_every_kernel_of_a_language_model_is_measured(dtype):
     assert len(costs.measured) < len(short)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_calls_that_read_large_parameters_are_timed_with_them_in_each_cache(workers):
     x = sym.Variable("x")
     net = sym.FullyConnected(sym.tanh(x), num_hidden=300, no_bias=True, name="large")

@@ -375,9 +375,8 @@ def check_light(path):
     np.testing.assert_allclose(one, wanted, rtol=1e-3, atol=1e-7)
 
 
-def test_a_convolution_network_of_the_wheel():
+def test_the_wheel_has_networks():
     assert len(LIGHT) == 9
-    check_light(next(path for path in LIGHT if "zfnet" in path))
 
 
 @pytest.mark.slow
