@@ -10,8 +10,8 @@ from tests.mpi.launch import needs_mpi
 pytestmark = [*needs_mpi, pytest.mark.timeout(1500)]
 
 SEED = 5
-# Of the first 30 cases the fewest with every pair of signal, target and moment that all have.
-CASES = (0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21, 23, 24, 26, 27)
+# Of the first 30 cases the fewest with every signal, target, moment and way to go on that all have.
+CASES = (0, 1, 5, 11, 12, 14, 16, 23)
 JOBS = 3
 
 
