@@ -131,7 +131,7 @@ def _sum_of_all(core: Elements) -> float:
 
 def _swept(core: Elements, best: Best | None, bound: float, budget: Budget) -> Best | None:
     """Sweep all down-sets for a placement below the bound; else return the one at hand."""
-    chain = sweep(weights(core), down_sets(len(core), core.arcs), bound, budget)
+    chain = sweep(weights(core), down_sets(len(core), core.arcs, budget.steps), bound, budget)
     if chain is None:
         return best
     return _finished(core, core.assignment(devices_of(core, chain[1])))
@@ -144,7 +144,7 @@ def _around_free(
     best = _swept(mirrored(aside), best, best[0] if best else _sum_of_all(core), budget)
     high = best[0] if best else _sum_of_all(core)
     costs, arcs, kept = relaxed(aside)
-    family = down_sets(len(kept), arcs)
+    family = down_sets(len(kept), arcs, budget.steps)
     chain = sweep(costs, family, high * (1 - 1e-9), budget)
     if chain is None:
         return best, best[0] if best else floor

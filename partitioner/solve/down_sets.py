@@ -6,8 +6,10 @@ so that a dynamic programme can walk them in order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -69,20 +71,26 @@ def prefixes(order: Sequence[int]) -> Family:
     )
 
 
-def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
+def down_sets(n: int, arcs: Arcs, limit: float = math.inf) -> Family:
     """List all down-sets of a DAG of n elements. Raises TooMany beyond the limit, or memory."""
-    starts, values = rows(neighbours(n, sorted(arcs))[0])
     words = (n + 63) // 64
-    most = min(MAX_BYTES // (8 * words + 8 * 8 + 8), limit or MAX_SETS)
+    most = int(min(MAX_BYTES // (8 * words + 8 * 8 + 8), MAX_SETS, limit))
+    more_than = _more_than(n, frozenset(arcs))
+    if more_than[0] >= most:
+        raise TooMany(f"more than {most} down-sets")
+    before, after = neighbours(n, sorted(arcs))
+    needs, following = _bit_sets(n, before), rows(after)
+    words = needs.shape[1]
     room = 1 << 12
     keys = np.random.default_rng(0).integers(1, 2**62, n).astype(np.uint64)
     while True:
         room = min(room, most + 1)
         bits = np.zeros((room, words), dtype=np.uint64)
+        ready = np.zeros((room, words), dtype=np.uint64)
         edges = np.zeros((2, 8 * room), dtype=np.int32)
         edge_starts = np.zeros(room + 1, dtype=np.int64)
         table = np.full(1 << (2 * room - 1).bit_length(), -1, dtype=np.int32)
-        count = _enumerate(n, starts, values, keys, bits, edges, edge_starts, table)
+        count = _enumerate(needs, *following, keys, bits, ready, edges, edge_starts, table)
         if count >= 0:
             used = int(edge_starts[count])
             return Family(
@@ -92,55 +100,81 @@ def down_sets(n: int, arcs: Arcs, limit: int | None = None) -> Family:
                 edges[1, :used].copy(),
             )
         if room > most:
+            more_than[0] = most
             raise TooMany(f"more than {most} down-sets")
         room *= 4
 
 
+@lru_cache(maxsize=64)
+def _more_than(n: int, arcs: Arcs) -> list[int]:
+    """Return a cell with a number that the DAG is known to have more down-sets than."""
+    return [0]
+
+
+def _bit_sets(n: int, lists: Sequence[Sequence[int]]) -> Array:
+    """Turn lists of elements into bit sets."""
+    held = np.zeros((n, max(1, (n + 63) // 64)), dtype=np.uint64)
+    for v, some in enumerate(lists):
+        for p in some:
+            held[v, p // 64] |= np.uint64(1 << (p % 64))
+    return held
+
+
 @compiled()
 def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
-    n, starts, values, keys, bits, edges, edge_starts, table
+    needs, starts, values, keys, bits, ready, edges, edge_starts, table
 ):
-    """Fill the family breadth first; return its length, or -1 where the arrays are too small."""
+    """Fill the family breadth first; return its length, or -1 where the arrays are too small.
+
+    `ready` holds, for each down-set, the elements that may come next.
+    """
+    n, words = needs.shape
     hashes = np.zeros(bits.shape[0], dtype=np.uint64)
+    for v in range(n):
+        if not needs[v].any():
+            ready[0, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
     table[0] = 0
     count, used, i = 1, 0, 0
-    fresh = np.zeros(bits.shape[1], dtype=np.uint64)
+    fresh = np.zeros(words, dtype=np.uint64)
     while i < count:
         edge_starts[i] = used
-        for v in range(n):
-            if _holds(bits[i], v) or not _ready(bits[i], values[starts[v] : starts[v + 1]]):
-                continue
-            fresh[:] = bits[i]
-            fresh[v >> 6] |= np.uint64(1) << np.uint64(v & 63)
-            key = hashes[i] ^ keys[v]
-            slot = _slot(table, hashes, bits, fresh, key)
-            if table[slot] < 0:
-                if count == bits.shape[0]:
+        for word in range(words):
+            left = ready[i, word]
+            while left:
+                lowest = left & (~left + np.uint64(1))
+                left ^= lowest
+                v = (word << 6) + int(np.log2(np.float64(lowest)) + 0.5)
+                fresh[:] = bits[i]
+                fresh[word] |= lowest
+                key = hashes[i] ^ keys[v]
+                slot = _slot(table, hashes, bits, fresh, key)
+                if table[slot] < 0:
+                    if count == bits.shape[0]:
+                        return -1
+                    table[slot] = count
+                    bits[count] = fresh
+                    hashes[count] = key
+                    ready[count] = ready[i]
+                    ready[count, word] ^= lowest
+                    for w in values[starts[v] : starts[v + 1]]:
+                        if within(needs[w], fresh):
+                            ready[count, w >> 6] |= np.uint64(1) << np.uint64(w & 63)
+                    count += 1
+                if used == edges.shape[1]:
                     return -1
-                table[slot] = count
-                bits[count] = fresh
-                hashes[count] = key
-                count += 1
-            if used == edges.shape[1]:
-                return -1
-            edges[0, used] = table[slot]
-            edges[1, used] = v
-            used += 1
+                edges[0, used] = table[slot]
+                edges[1, used] = v
+                used += 1
         i += 1
     edge_starts[count] = used
     return count
 
 
 @compiled()
-def _holds(words, v):  # type: ignore[no-untyped-def]
-    return (words[v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
-
-
-@compiled()
-def _ready(words, before):  # type: ignore[no-untyped-def]
-    """Tell whether the bit set holds all of these."""
-    for p in before:  # noqa: SIM110  (numba has no all())
-        if not _holds(words, p):
+def within(smaller, larger):  # type: ignore[no-untyped-def]
+    """Tell whether a bit set is part of another one."""
+    for i in range(len(smaller)):  # noqa: SIM110  (numba has no all())
+        if smaller[i] & ~larger[i]:
             return False
     return True
 

@@ -27,6 +27,7 @@ MOST_TRIED = 1_000_000  # placements that are all tried
 ROUNDS = 12
 MAX_STEPS = 1_500_000  # of annealing, in a round
 STEPS_PER_PAIR = 5_000  # of a round, per element and device
+MOVE_COST = 12  # steps of the budget for a step of annealing
 START_SHARE, SEARCH_SHARE = 0.25, 0.5  # shares of the remaining budget
 
 
@@ -101,14 +102,15 @@ def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array
     best, least = first, largest(problem, core.assignment(first))
     steps = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices)
     for seed in range(ROUNDS):
-        if budget.spent or least <= floor * (1 + 1e-9):
+        steps = int(min(steps, budget.steps / MOVE_COST))
+        if steps < 1 or budget.spent or least <= floor * (1 + 1e-9):
             break
         trial = anneal(core, first if seed % 2 else best, steps, seed)
         load = largest(problem, core.assignment(trial))
         if load < least:
             best, least = trial, load
         try:
-            budget.take(steps)
+            budget.take(MOVE_COST * steps)
         except Stopped:
             break
     return _better(problem, nodes, core.assignment(best))

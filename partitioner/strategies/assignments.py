@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from partitioner.base.remembered import remembered
 from partitioner.base.stages import form_stages
 from partitioner.base.types import Placement
 from partitioner.costs.cost import Costs
@@ -118,7 +119,13 @@ def place_contiguous(
 ) -> Placed:
     """Place a graph by a strategy of CONTIGUOUS: values flow along a row of devices."""
     coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
-    return as_placement(graph, coarse, *branched(coarse, CONTIGUOUS[strategy]), strategy)
+    return as_placement(graph, coarse, *_assigned(coarse, strategy), strategy)
+
+
+@remembered
+def _assigned(coarse: Coarse, strategy: str) -> Assignment:
+    """Assign classes by a strategy of CONTIGUOUS."""
+    return branched(coarse, CONTIGUOUS[strategy])
 
 
 def place_noncontiguous(

@@ -20,7 +20,7 @@ from partitioner.strategies.coarse import Coarse
 from partitioner.strategies.loads import Loads
 from symgraph.core.types import Array
 
-MAX_STEPS = 1_000_000  # parts put on a device
+STEP_COST = 200  # steps of the budget for putting a part on a device
 MAX_DEVICES = 60  # sets of them are bits of an integer
 
 
@@ -65,7 +65,8 @@ def searched(coarse: Coarse, devices: Sequence[int]) -> tuple[list[int], bool]:
     start = Loads(coarse, devices)
     task = _task(coarse, coarse.contiguous and start.acyclic())
     best_devices = np.array(devices, dtype=np.int64)
-    done = bool(_search(task, best_devices, np.array([start.largest]), MAX_STEPS))
+    steps = int(coarse.constraints.steps / STEP_COST)
+    done = bool(_search(task, best_devices, np.array([start.largest]), steps))
     return best_devices.tolist(), done
 
 

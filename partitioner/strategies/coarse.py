@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from partitioner.base.aliasing import is_view, made_by
+from partitioner.base.remembered import remembered
 from partitioner.costs.cost import Costs, KindCosts, Speed
 from partitioner.costs.machine import Device, Machine
 from partitioner.strategies.contraction import Classes, Flow, acyclic, contract
@@ -130,6 +131,7 @@ class Coarse:
         return list(held.values())
 
 
+@remembered
 def coarsen(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, contiguous: bool
 ) -> Coarse:
@@ -311,17 +313,26 @@ def _require_possible(
 
 def _compatible(pairs: Pairs, firm: Pairs, allowed: Array) -> Pairs:
     """Return the pairs that can be on one device, those before them too; a pin parts the others."""
-    root = connected(len(allowed), firm).tolist()
-    masks = {c: allowed[[i for i, r in enumerate(root) if r == c]].all(axis=0) for c in {*root}}
+    if allowed.all():
+        return pairs
+    home = connected(len(allowed), firm)
+    masks = np.ones_like(allowed)
+    np.logical_and.at(masks, home, allowed)
+    root = [*range(len(allowed))]
+
+    def find(c: int) -> int:
+        while root[c] != c:
+            root[c] = c = root[root[c]]
+        return c
+
     kept: Pairs = []
-    for a, b in pairs if not allowed.all() else ():
-        both = masks[root[a]] & masks[root[b]]
+    for a, b in pairs:
+        one, two = find(int(home[a])), find(int(home[b]))
+        both = masks[one] & masks[two]
         if both.any():
             kept.append((a, b))
-            old, new = root[a], root[b]
-            masks[new] = both
-            root = [new if r == old else r for r in root]
-    return kept if not allowed.all() else pairs
+            root[one], masks[two] = two, both
+    return kept
 
 
 def _on_one_device(allowed: Array) -> Pairs:

@@ -16,6 +16,7 @@ from partitioner.strategies.loads import Loads
 
 MAX_IMPROVEMENTS = 200
 MAX_TRIALS = 20_000  # moves looked at for one improvement
+TRIAL_COST = 1_000  # steps of the budget for looking at a move
 
 Score = tuple[float, list[float]]  # bytes over the limits; loads, the largest first
 
@@ -93,8 +94,11 @@ def refined(coarse: Coarse, devices: Sequence[int]) -> list[int]:
     loads, bounds = Loads(coarse, devices), _bounds(coarse)
     keep = coarse.contiguous and loads.acyclic()
     score = _score(loads, bounds)
+    left = int(coarse.constraints.steps / TRIAL_COST)
     for _ in range(MAX_IMPROVEMENTS):
-        for moves in islice(filter(coarse.allows, _moves(coarse, loads, bounds)), MAX_TRIALS):
+        moved = filter(coarse.allows, _moves(coarse, loads, bounds))
+        for moves in islice(moved, min(MAX_TRIALS, left)):
+            left -= 1
             undo = loads.move(moves)
             after = _score(loads, bounds)
             if _better(after, score) and (not keep or loads.acyclic()):

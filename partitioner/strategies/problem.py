@@ -134,8 +134,11 @@ def _moves(coarse: Coarse, device: int, *, cheapest: bool) -> Array:
         return np.zeros(len(coarse.stars))
     amounts = np.array([(star.messages, star.nbytes) for star in coarse.stars], dtype=np.float64)
     times = np.stack([amounts @ (latency, 1 / bandwidth) for latency, bandwidth in sorted(links)])
+    if cheapest or len(times) == 1:
+        least: Array = times.min(axis=0)
+        return least
     counts = [links[link] for link in sorted(links)]
-    seconds: Array = times.min(axis=0) if cheapest else np.average(times, axis=0, weights=counts)
+    seconds: Array = np.average(times, axis=0, weights=counts)
     return seconds
 
 

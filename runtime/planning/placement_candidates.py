@@ -65,6 +65,11 @@ class Candidates:
         counts = dict.fromkeys((self.constraints.in_flight, 1, 0))
         return [replace(self.constraints, in_flight=count) for count in counts]
 
+    def roomy(self, constraints: Constraints) -> bool:
+        """Tell whether all that strategies count fits on any one device, so that no limit binds."""
+        coarse = coarsen(self.graph, self._kernels, self.machine, constraints, contiguous=True)
+        return all(x is None or coarse.memory.sum() <= x for x in coarse.limits)
+
     @property
     def limited(self) -> bool:
         """Whether a device has a memory limit."""
@@ -97,13 +102,17 @@ class Candidates:
         return least_load(self.graph, self._kernels, first)
 
     def on_first(self, count: int) -> Iterator[Placed]:
-        """Yield what strategies find on the first devices, unless something is pinned elsewhere."""
+        """Yield what strategies find on the first devices, unless something is pinned elsewhere.
+
+        For all numbers of devices together they take about as much effort as for all devices.
+        """
         held = [*self.constraints.pins.values(), *sum(self.constraints.spread.values(), ())]
         first = self.machine.only(self.machine.contexts[:count])
         rules = _rules_within(self.constraints.rules, first.contexts)
         if max(held, default=0) >= count or rules is None:
             return
-        for placed in self._found(AUTO, first, replace(self.constraints, rules=rules)):
+        steps = self.constraints.steps / len(self.counts)
+        for placed in self._found(AUTO, first, replace(self.constraints, rules=rules, steps=steps)):
             placement = replace(placed.placement, devices=self.machine.contexts)
             name = f"{placed.strategy}, {count} devices"
             yield replace(placed, placement=placement, strategy=name)

@@ -48,7 +48,7 @@ def select_placement(
     tries = _Tries(draft, costs, hurry=options.objective == STEP)
     for level in candidates.levels:
         tries.add_all(candidates.of_strategy(options.strategy, level))
-        if tries.plans and options.strategy != AUTO:
+        if tries.plans and (options.strategy != AUTO or candidates.roomy(level)):
             break
     if options.strategy == AUTO:
         _try_more(tries, candidates, network)
@@ -68,7 +68,7 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
     if options is None:
         return
     if tries.hurry:
-        for count in candidates.counts:
+        for count in () if options.named_only else candidates.counts:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count))
         tries.add_all(candidates.searched(network, options, tries.placements, tries.peaks))

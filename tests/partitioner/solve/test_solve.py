@@ -25,6 +25,7 @@ from partitioner.solve import (
     solve,
     violations,
 )
+from partitioner.solve import down_sets as down_sets_module
 from partitioner.solve.bounds import lower_bound
 from partitioner.solve.down_sets import TooMany, down_sets
 from partitioner.solve.elements import elements
@@ -304,6 +305,39 @@ def test_an_unknown_strategy_lists_the_known_ones():
     with pytest.raises(PlacementError, match="did you mean 'downsets'"):
         solve(problem, "downset")
     assert set(STRATEGIES) == {"chain", "downsets", "noncontiguous"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_down_sets_are_all_sets_that_hold_what_comes_before_their_members(seed):
+    rng = np.random.default_rng(seed)
+    n = 8
+    arcs = frozenset((a, b) for a in range(n) for b in range(a + 1, n) if rng.random() < 0.3)
+    closed = {
+        some for some in range(1 << n) if all(some >> a & 1 for a, b in arcs if some >> b & 1)
+    }
+    family = down_sets(n, arcs)
+    listed = family.bits[:, 0].tolist()
+    assert sorted(listed) == sorted(closed)
+    for i, some in enumerate(listed):
+        steps = slice(family.starts[i], family.starts[i + 1])
+        added = family.added[steps].tolist()
+        ready = [v for v in range(n) if not some >> v & 1 and some | 1 << v in closed]
+        assert added == ready
+        assert [listed[j] for j in family.steps[steps]] == [some | 1 << v for v in ready]
+
+
+def test_a_family_that_is_too_large_is_counted_once(monkeypatch):
+    """All strategies, for all numbers of devices, counted to the limit again."""
+    counted = []
+    count = down_sets_module._enumerate
+    monkeypatch.setattr(
+        down_sets_module, "_enumerate", lambda *args: counted.append(1) or count(*args)
+    )
+    for _ in range(3):
+        with pytest.raises(TooMany):
+            down_sets(14, frozenset({(12, 13)}), 5_000)
+    assert len(counted) == 2  # with 4,096 places and with 5,001
+    assert len(down_sets(14, frozenset({(12, 13)}), 20_000)) == 3 << 12
 
 
 def test_dead_ends_and_masks_do_not_multiply_the_down_sets():

@@ -14,9 +14,12 @@ from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
 from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints, Placed
+from partitioner.strategies import coarse as coarse_module
 from partitioner.strategies.coarse import coarsen
+from partitioner.strategies.contraction import contract
 from partitioner.strategies.loads import Loads
 from partitioner.strategies.local_search import refined
+from partitioner.strategies.problem import as_problem
 from symgraph.core.context import cpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph, Node
@@ -226,6 +229,28 @@ def test_refining_never_ends_worse_and_keeps_stages_in_a_row(seed):
     after = Loads(coarse, refined(coarse, start))
     assert max(after.seconds) <= max(before.seconds)
     assert after.acyclic()
+
+
+def test_strategies_of_one_graph_share_its_classes(monkeypatch):
+    """Each strategy made them anew: most of the time of a plan of a 96-layer transformer."""
+    graph, costs = random_net(0)
+    made = []
+    monkeypatch.setattr(coarse_module, "contract", lambda c: made.append(c) or contract(c))
+    for name in ("chain", "optimal", "noncontiguous", "refine"):
+        STRATEGIES[name](graph, costs, machine(2), Constraints())
+    assert len(made) == 2  # for placements in a row, and for others
+    STRATEGIES["chain"](graph, costs, machine(3), Constraints())
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+def test_a_machine_of_equal_links_is_one_problem_with_the_mean_link_and_the_cheapest(devices):
+    """The mean differed from the cheapest link in its last bit, so each was solved twice."""
+    graph, costs = random_net(1)
+    on = machine(devices, latency=0.1, bandwidth=3e9)
+    coarse = coarsen(graph, costs, on, Constraints(), contiguous=False)
+    mean, cheapest = (as_problem(coarse, cheapest=c).problem.kinds[0] for c in (False, True))
+    assert mean.moves.tobytes() == cheapest.moves.tobytes()
 
 
 def test_loads_kept_up_to_date_are_those_counted_anew():

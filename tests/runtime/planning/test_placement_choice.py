@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,19 +29,13 @@ PRICES = CostModel.alike(Speed(1e9, 0.0), LINK, overhead=0.0)
 ON = Machine.uniform([cpu(0), cpu(1)], Speed(1e9, 0.0), LINK.latency, LINK.bandwidth)
 
 
-def decided(objective: str, micro_batches: int, **limits: object) -> Plan:
+def decided(objective: str, micro_batches: int, **limits: Any) -> Plan:
     """Eight layers, micro-batches of 8 samples, placed by all strategies."""
     x = sg.sym.Variable("data")
     for i in range(8):
         x = sg.sym.FullyConnected(x, num_hidden=16, name=f"fc{i}")
-    options = Options(
-        devices=ON.contexts,
-        micro_batches=micro_batches,
-        strategy="auto",
-        machine=ON,
-        objective=objective,
-        **limits,
-    )
+    chosen = {"devices": ON.contexts, "machine": ON, "strategy": "auto"} | limits
+    options = Options(micro_batches=micro_batches, objective=objective, **chosen)
     feeds = {"data": Feed(TensorType((8 * micro_batches, 16)))}
     wrt = tuple([n for n in x.list_arguments() if n != "data"])
     network = make_network(PlanRequest(x, feeds, wrt, False, {}, {}), options, {})
@@ -70,6 +65,21 @@ def test_every_strategy_is_considered_and_none_beats_the_one_taken():
     assert names[len(STRATEGIES)] == "cpu(0) alone"
     taken = next(c for c in made.placements if c.placed.placement == made.placement)
     assert taken.seconds == min(c.seconds or c.bound for c in made.placements)
+
+
+def test_a_limit_that_any_device_keeps_has_strategies_tried_once():
+    """They were tried once for each estimate of what devices hold, though no limit was near."""
+    named = [c.placed.strategy for c in decided("step", 8, memory=1 << 40).placements]
+    assert named.count("chain") == 1
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_quick_plan_leaves_smaller_numbers_of_devices_to_its_caller(quick):
+    """Quick plans of 64 devices took as long as thorough ones: for 32, 16, 8, ... devices."""
+    on = Machine.uniform([cpu(i) for i in range(3)], Speed(1e9, 0.0), LINK.latency, LINK.bandwidth)
+    made = decided("step", 8, devices=on.contexts, machine=on, named_only=quick)
+    named = [c.placed.strategy for c in made.placements]
+    assert ("chain, 2 devices" in named) is not quick
 
 
 @pytest.mark.slow
