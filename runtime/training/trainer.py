@@ -363,7 +363,7 @@ class Trainer:
         return {n: sums[n] - share * value for n, value in self.evaluation.collect().items()}
 
     def summary(self, held_out: Figures) -> dict[str, Any]:
-        """Collect the figures of the run, with the keys of `--json`; see README.md.
+        """Collect the figures of the run, with the keys of `--json`; see docs/commands.md.
 
         With several buckets, the predicted seconds and the bubble of a step are None.
 

@@ -100,8 +100,13 @@ def exit_status(error: BaseException) -> int:
 
 def require_folder(path: str, doing: str) -> None:
     """Create a folder; raise ConfigError, as `require_writable` does, if it is not writable."""
+    _require_folder(Path(path), f"{doing} {path}")
+
+
+def _require_folder(path: Path, failure: str) -> None:
+    """Create a folder; raise ConfigError that begins with `failure` if it is not writable."""
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         number = errno.ENOTDIR
     except OSError as error:
@@ -110,23 +115,22 @@ def require_folder(path: str, doing: str) -> None:
         if os.access(path, os.W_OK):
             return
         number = errno.EACCES
-    raise ConfigError(f"{doing} {path}: {os.strerror(number)}")
+    raise ConfigError(f"{failure}: {os.strerror(number)}")
 
 
 def require_writable(path: str, doing: str) -> None:
-    """Raise ConfigError if a file cannot be written, before any work is done.
+    """Create the folder of a file; raise ConfigError if the file cannot be written.
+
+    This is done before any work, as a report's folder is made.
 
     doing: the beginning of the message, such as "cannot write the trace".
     """
     at = Path(path)
-    near = at if at.exists() else at.parent
     if at.is_dir():
         number = errno.EISDIR
-    elif not near.exists():
-        number = errno.ENOENT
-    elif near is not at and not near.is_dir():
-        number = errno.ENOTDIR
-    elif not os.access(near, os.W_OK):
+    elif not at.exists():
+        return _require_folder(at.parent, f"{doing} {path}")
+    elif not os.access(at, os.W_OK):
         number = errno.EACCES
     else:
         return

@@ -416,13 +416,14 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--log=/nowhere/x"], "cannot write the log /nowhere/x: No such file or directory"),
+        (["--log=README.md/x"], "cannot write the log README.md/x: Not a directory"),
+        (["--tensorboard=README.md"], "cannot write events to README.md: Not a directory"),
         (["--log=x", "--measure-machine"], "--log is for training; leave out --measure-machine"),
         (["--log=x", "--plan"], "--log is for training; leave out --plan"),
         (["--dump=x", "--profile"], "--dump goes with --plan; add that"),
         (
-            ["--dump=/nowhere/x", "--plan"],
-            "cannot write --dump /nowhere/x: No such file or directory",
+            ["--dump=README.md/x", "--plan"],
+            "cannot write --dump README.md/x: Not a directory",
         ),
         (["--tensorboard=x", "--profile"], "--tensorboard is for training; leave out --profile"),
     ],

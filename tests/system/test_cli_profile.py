@@ -26,7 +26,7 @@ def config(tmp_path):
 
 @pytest.mark.slow
 def test_a_profile_with_all_its_files(config, tmp_path):
-    trace, costs = tmp_path / "trace.json", tmp_path / "costs.json"
+    trace, costs = tmp_path / "new/trace.json", tmp_path / "more/costs.json"
     done = run(
         config, "--profile", "--steps=4", "--json", f"--trace={trace}", f"--save-costs={costs}"
     )
@@ -90,13 +90,13 @@ def test_a_profile_of_buckets_with_all_its_files(tmp_path):
         (["--steps=3"], "--steps goes with --profile"),
         (["--trace=x.json"], "--trace goes with --profile"),
         (["--no-baseline"], "--no-baseline goes with --profile or --compare or --search"),
-        (["--profile", "--steps=1", "--trace=/nowhere/x"], "cannot write the trace /nowhere/x"),
-        (["--profile", "--save-costs=/nowhere/x"], "cannot write the costs to /nowhere/x"),
+        (["--profile", "--steps=1", "--trace=README.md/x"], "cannot write the trace README.md/x"),
+        (["--profile", "--save-costs=README.md/x"], "cannot write the costs to README.md/x"),
         (
             ["--profile", "--report=/dev/null"],
             "cannot write a report into /dev/null: Not a directory",
         ),
-        (["--search", "--winner=/nowhere/x"], "cannot write the winner to /nowhere/x"),
+        (["--search", "--winner=README.md/x"], "cannot write the winner to README.md/x"),
         (["--plan", "--profile"], "--plan or --profile? one at a time"),
         (["--plan", "--measure-machine"], "--plan or --measure-machine? one at a time"),
         (

@@ -28,6 +28,7 @@ from symgraph.app.command_line import (
     OK,
     TERMINATED,
     report,
+    require_folder,
     require_writable,
     say,
     status_of,
@@ -356,6 +357,8 @@ def _train(
 
     (config,) = configs.values()
     cluster = clusters.of(config)
+    if 0 in cluster.ranks:
+        _require_logs(options)
     with (
         closing(SupervisorLink(os.environ, cluster.ranks)) as link,
         flight_recorder(config, cluster) as recorder,
@@ -363,6 +366,14 @@ def _train(
         link.asked = recorder.asked
         summary = _fit(config, recorder, link, console, (options.log, options.tensorboard))
     return summary | {"transport": transport_of(config, os.environ)}
+
+
+def _require_logs(options: argparse.Namespace) -> None:
+    """Raise ConfigError if the log or the folder of events cannot be written."""
+    if options.log is not None:
+        require_writable(options.log, "cannot write the log")
+    if options.tensorboard is not None:
+        require_folder(options.tensorboard, "cannot write events to")
 
 
 def _introduce(job: Job, data: Dataset, console: Console) -> None:

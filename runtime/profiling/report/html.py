@@ -81,7 +81,7 @@ def render(
         js=texts["js"],
         exhibits=exhibits,
         ranking=ranking,
-        data=data.replace("</", "<\\/"),
+        data=data.replace("<", "\\u003c"),
         parts=list(PARTS.items()),
         kinds=[*kinds, (OTHER, "updates and reductions"), (MESSAGE, "messages")],
     )

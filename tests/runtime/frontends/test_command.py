@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from runtime.frontends.cli.command import SUMMARIES, main
 from runtime.frontends.cli.config_schema import config_schema
 from symgraph.app.run_options import MODES, OPTIONS, run_parser
+from tests.helpers.profiles import costs
 from tests.helpers.small_lm import write_config
 
 ROOT = Path(__file__).parents[3]
@@ -139,21 +141,116 @@ def test_the_module_is_the_command():
     assert done.stdout.startswith("symgraph ")
 
 
+# What each command prints at 80 columns; `demo` is what `new` has written.
+PRINTED = {
+    "new": "new {folder}/another",
+    "plan": "plan {config} --dump {folder}/plan.jsonl",
+    "explain": "explain {config} decode",
+    "profile": "profile {config} --steps 2 --no-baseline",
+    "train": "train {config}",
+    "keys": "keys",
+    "simulate": "simulate --stages 12 --micro-batches 20",
+    "version": "version",
+    "verify": "verify {folder}/plan.jsonl",
+    "solve": "solve tests/partitioner/data/diamond.json",
+    "predict": "predict {folder}/demo.yaml --output {folder}/o.npz {saved}",
+    "compare": "compare {config} --steps 1 'candidates={{a: [], b: [pipeline.schedule=gpipe]}}'",
+    "search": "search {config} --steps 1 --winner {folder}/winner.yaml",
+    "machine": "machine {folder}/machine.yaml",
+}
+FOR_MACHINES = {"schema", "completion"}
+BY_OTHERS = {"postmortem"}  # tests/runtime/frontends/test_postmortem.py
+LONG = {"compare", "search", "machine"}
+
+
+def test_every_command_is_printed_at_80_columns():
+    assert {*PRINTED} | FOR_MACHINES | BY_OTHERS == {*SUMMARIES}
+
+
+def saved(folder):
+    """Where the new network's checkpoint is, for a command."""
+    return f"checkpoint.directory={folder}/saved"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with a config, a plan, and the checkpoint of a new network."""
+    folder = tmp_path_factory.mktemp("printed")
+    write_config(folder, "steps: 2")
+    assert main(["new", f"{folder}/demo"]) == 0
+    assert (
+        main(["train", f"{folder}/demo.yaml", saved(folder), "train.steps=1", "train.epochs=null"])
+        == 0
+    )
+    assert main(["plan", f"{folder}/config.yaml", "--dump", f"{folder}/plan.jsonl"]) == 0
+    return folder
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        "plan {config}",
-        "explain {config} decode",
-        "profile {config} --steps 2 --no-baseline",
-        "train {config}",
-        "keys",
-        "simulate --stages 12 --micro-batches 20",
-        "version",
-    ],
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PRINTED],
 )
-def test_output_fits_80_columns(words, tmp_path, capsys, monkeypatch):
+def test_output_fits_80_columns(name, written, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    config = write_config(tmp_path, "steps: 2")
-    assert main(words.format(config=config).split()) == 0
-    long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
-    assert long == []
+    words = PRINTED[name].format(
+        config=written / "config.yaml", folder=written, saved=saved(written)
+    )
+    assert main(shlex.split(words)) == 0
+    said = capsys.readouterr()
+    printed = [*said.out.splitlines(), *said.err.splitlines()]
+    assert [line for line in printed if len(line.replace(str(written), "")) > 80] == []
+
+
+STRANGE = 'a [red]"<b>&<!--\\n\\x1b[2J'
+NETWORK = f"""
+import symgraph as sg
+
+def build(batch_size):
+    with sg.AttrScope(ctx_group="lower"):
+        x = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=8, name='{STRANGE}')
+    with sg.AttrScope(ctx_group='{STRANGE}'):
+        label = sg.sym.Variable("label")
+        x = sg.sym.SoftmaxOutput(sg.sym.FullyConnected(x, num_hidden=3), label)
+    network = sg.sym.Group([x, sg.sym.nll_stats(x, label, name="nll")])
+    feeds = {{
+        "data": sg.Feed(sg.TensorType((batch_size, 4), "float32"), 0),
+        "label": sg.Feed(sg.TensorType((batch_size,), "float32"), 0),
+    }}
+    return sg.Model(network, feeds)
+"""
+
+
+def test_names_with_markup_and_escapes_are_shown_as_they_are(tmp_path, capsys):
+    """Of operators, groups and candidates; on a terminal, in a page, and in files."""
+    (tmp_path / "net.py").write_text(NETWORK)
+    strange = STRANGE.encode().decode("unicode_escape")
+    config = {
+        "model": "net.py:build",
+        "data": {"kind": "random", "batch_size": 8},
+        "devices": ["cpu(0)", "cpu(1)"],
+        "group2ctx": {"lower": "cpu(0)", strange: "cpu(1)"},
+        "pipeline": {"micro_batches": 2},
+        "partition": {"costs": str(costs(tmp_path))},
+        "candidates": {strange: [], "b": ["pipeline.schedule=gpipe"]},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(config))
+    measure = ["--steps", "1", "--no-baseline", "--report"]
+    for words in (
+        ["plan", str(path), "--dump", str(tmp_path / "plan.jsonl")],
+        ["explain", str(path), strange],
+        ["profile", str(path), *measure, str(tmp_path / "a"), "--trace", str(tmp_path / "t.json")],
+        ["compare", str(path), *measure, str(tmp_path / "b")],
+    ):
+        assert main(words) == 0
+        said = "".join(capsys.readouterr())
+        assert "\x1b" not in said
+        assert "[red]" in said or words[0] == "profile", "which prints none of them"
+    for page in tmp_path.glob("*/index.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "\x1b" not in text
+        assert "<b>&" not in text
+        assert "<!--" not in text
+        assert "[red]" in text
+    for file in [*tmp_path.glob("*/*.csv"), *tmp_path.glob("*.json*")]:
+        assert "\x1b" not in file.read_text(encoding="utf-8"), file

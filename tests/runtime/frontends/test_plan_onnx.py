@@ -209,7 +209,8 @@ def test_onnx_goes_with_plan(tmp_path, capsys):
     words = small(tmp_path)
     assert main([*words, "--onnx", "x.onnx"]) == 2
     assert "--onnx goes with --plan" in capsys.readouterr().err
-    assert main([*words, "--plan", "--onnx", str(tmp_path / "no/x.onnx")]) == 2
+    (tmp_path / "file").touch()
+    assert main([*words, "--plan", "--onnx", str(tmp_path / "file/x.onnx")]) == 2
     assert "cannot write --onnx" in capsys.readouterr().err
 
 

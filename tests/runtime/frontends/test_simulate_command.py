@@ -329,8 +329,8 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
             "--time-segment 2 needs --time-steps of 2 or more, not 1",
         ),
         (
-            "--stages 2 --micro-batches 2 --svg no/a.svg",
-            "cannot write --svg no/a.svg: No such",
+            "--stages 2 --micro-batches 2 --svg README.md/a.svg",
+            "cannot write --svg README.md/a.svg: Not a directory",
         ),
         ("--stages 2 --micro-batches 60000 --svg a.svg", "240,000 runs are too many to draw"),
         ("--bogus", "unrecognized arguments: --bogus"),

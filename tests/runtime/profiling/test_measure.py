@@ -149,8 +149,8 @@ def test_without_a_file_it_is_printed(tmp_path, capsys):
             "--measure-machine takes no config; leave out 'run.yaml'",
         ),
         (
-            ["--measure-machine", "/nowhere/m.yaml"],
-            "cannot write the machine file /nowhere/m.yaml: No such file or directory",
+            ["--measure-machine", "README.md/m.yaml"],
+            "cannot write the machine file README.md/m.yaml: Not a directory",
         ),
     ],
 )

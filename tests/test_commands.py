@@ -1,0 +1,114 @@
+"""Commands in README and docs: each has somebody who runs it, and most are run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from partitioner.__main__ import main as partitioner
+from runtime.__main__ import main as runtime
+from symgraph.__main__ import main as symgraph
+from symgraph.core.errors import SymgraphError
+from symgraph.run import main as run
+from tests.helpers.profiles import costs
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HERE = "here"
+PERSON = "a person"  # who has what the command needs
+
+# What begins or contains this -> who runs it; the first that fits counts.
+WHO = (
+    (r"^python3 -m venv \.venv && \.venv/bin/pip install -e", ".ci/run"),
+    (r"--torch|--jax|--mxnet|mxnet-1\.2\.1|peers|/bin/pip", f"{PERSON}: installs other libraries"),
+    (r"gpu|GPU|bfloat16|machine=cluster", f"{PERSON}: needs GPUs or their packages"),
+    (r"hosts\.txt|^srun", f"{PERSON}: needs several hosts"),
+    (r"^(python3 -m venv|pip install)", f"{PERSON}: see tests/test_wheel.py"),
+    (r"examples\.cluster", "tests/examples/test_cluster.py"),
+    (r"benchmarks\.(bucketing|communication|partition|search|lstm_lm)", f"{PERSON}: minutes"),
+    (r"examples/lstm_ptb/", "tests/examples/test_lstm_ptb.py"),
+    (r"^mpiexec -n \d .*--measure-machine", "tests/mpi/test_mpi_measure.py"),
+    (r"^mpiexec", "tests/mpi/test_mpi_checkpoint.py"),
+    (r"--restarts", "tests/runtime/frontends/test_supervisor.py"),
+    (r"net\.onnx", "tests/runtime/training/test_models.py"),
+    (r"in\.npz|run\.yaml|demo|winner\.yaml", "tests/test_docs.py"),
+    (r"(profile|compare|search) examples/(lstm_lm|partitions)", "docs/make_pictures.py"),
+    (r"examples/(lstm_lm|partitions).yaml --(profile|compare|search)", "docs/make_pictures.py"),
+    (r"examples/(vgg|tagger)\.yaml$", "tests/examples/test_data_configs.py"),
+    (r"^(symgraph|python -m (symgraph\.run|runtime|partitioner)) ", HERE),
+)
+TRAINS = ("train.steps=2", "train.seconds=null", "train.epochs=null", "evaluate.tokens=200")
+DOORS = {
+    "symgraph": symgraph,
+    "python -m symgraph.run": run,
+    "python -m runtime": runtime,
+    "python -m partitioner": partitioner,
+}
+
+
+def commands() -> dict[str, str]:
+    """Each command of a block of shell, without its comment -> its page."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = re.split(r"\s+# ", line)[0].strip()
+                if command:
+                    found.setdefault(re.sub(r"\s+", " ", command), page.name)
+    return found
+
+
+def who(command: str) -> str:
+    """Who runs a command; "": nobody."""
+    return next((name for words, name in WHO if re.search(words, command)), "")
+
+
+COMMANDS = commands()
+RUN_HERE = [command for command in COMMANDS if who(command) == HERE]
+
+
+def test_somebody_runs_every_command():
+    assert [f"{page}: {command}" for command, page in COMMANDS.items() if not who(command)] == []
+    for _, name in WHO:
+        file = name.removeprefix(f"{PERSON}: see ")
+        if name != HERE and not file.startswith(PERSON):
+            assert (ROOT / file).is_file(), name
+    assert {who(command) for command in COMMANDS} == {name for _, name in WHO}, "out of date"
+    assert len(RUN_HERE) > 30
+
+
+@pytest.mark.slow  # plans the main job many times
+def test_the_commands_of_the_pages_run(tmp_path, monkeypatch, capsys):
+    """In the pages' order, in one folder; trained for two steps, with costs from a file."""
+    for name in ("examples", "tests"):
+        os.symlink(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for command in RUN_HERE:
+        door = next(name for name in DOORS if command.startswith(f"{name} "))
+        words = shlex.split(command.removeprefix(door))
+        if any(word.endswith("lstm_lm.yaml") for word in words):
+            words.append(f"partition.costs={costs(tmp_path)}")
+        if words[0] == "train" or (door.endswith("run") and not any(w[:2] == "--" for w in words)):
+            words += TRAINS
+        if "predict" in words:
+            words += [f"checkpoint.directory={trained(tmp_path)}"]
+        if "--measure-machine" in words and importlib.util.find_spec("mpi4py") is None:
+            continue
+        try:
+            assert DOORS[door](words) == 0, command
+        except SymgraphError as error:
+            pytest.fail(f"{command}: {error}")
+        printed = capsys.readouterr().out
+        assert printed or "--log" in command, command
+
+
+def trained(folder: Path) -> Path:
+    """A folder with a checkpoint of the table's network."""
+    saved = folder / "saved"
+    assert run(["examples/table.yaml", f"checkpoint.directory={saved}", *TRAINS[:3]]) == 0
+    return saved
