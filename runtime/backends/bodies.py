@@ -7,24 +7,29 @@ Nodes whose outputs are in place already (views, joined time steps) have no call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from partitioner.base.aliasing import is_join, is_view
-from partitioner.base.types import AGAIN, Body, BodyKey
+from partitioner.base.types import AGAIN, Body, BodyKey, Partition
 from partitioner.memory.memory_layout import MemoryLayout
 from runtime.backends import cuda
-from runtime.backends.cpu import KERNELS
+from runtime.backends.cpu import CASTING, KERNELS
 from runtime.backends.cpu.chains import Chain
 from runtime.backends.cpu.flat import BY_ELEMENT
-from runtime.backends.cpu.gemm import pack, packed_shape
+from runtime.backends.cpu.gemm import pack, packed_rows, packed_shape
+from runtime.backends.cpu.low import through_float32
+from runtime.backends.cpu.pairs import pairs_shape
 from runtime.backends.device.arrays import HOST, Device, address
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Maker, noop
-from symgraph.core.graph import Node
+from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import computation, find
-from symgraph.core.types import Array, TensorType, Value
+from symgraph.core.types import BFLOAT16, Array, TensorType, Value
+from symgraph.passes.precision import is_parameter_cast
 
 Key = tuple[int, Value]
 
@@ -103,19 +108,52 @@ class Packs:
         for weight, buffer, transposed in self.buffers.values():
             pack(weight, buffer, transposed)
 
-    def resident(self, name: str, weight: Array, transposed: bool) -> Array:
-        """Return the buffer of a parameter of this rank."""
-        key = name, transposed
+    def resident(self, name: str, weight: Array, transposed: bool, dtype: Any) -> Array:
+        """Return the buffer of a parameter of this rank, for products in that dtype."""
+        key = name, transposed, str(dtype)
         if key not in self.buffers:
-            self.buffers[key] = weight, packed_buffer(weight, transposed), transposed
+            self.buffers[key] = weight, packed_buffer(weight, transposed, dtype), transposed
         return self.buffers[key][1]
 
 
-def packed_buffer(weight: Array, transposed: bool) -> Array:
-    """Return memory for a packed weight."""
+def packed_buffer(weight: Array, transposed: bool, dtype: Any) -> Array:
+    """Return memory for a weight packed for products in a dtype."""
     units, inner = weight.shape if transposed else weight.shape[::-1]
-    type_ = TensorType(packed_shape(inner, units), str(weight.dtype))
+    if str(dtype) == BFLOAT16:
+        return np.zeros(pairs_shape(inner, units), np.uint32)
+    type_ = TensorType(packed_shape(inner, units), str(dtype))
     return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
+
+
+class LowParameters(NamedTuple):
+    """A rank's parameters that are read in 16 bits and may be packed as they are."""
+
+    #: The parameters, by their casts.
+    casts: Mapping[str, str] = MappingProxyType({})
+    #: Casts that need not be made, because their readers take the parameter packed.
+    unread: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, partition: Partition, arrays: Collection[str]) -> LowParameters:
+        """Find those of a rank on a CPU, which holds these variables."""
+        casts: dict[str, str] = {}
+        for body in partition.bodies.values():
+            for node in body.graph:
+                if is_parameter_cast(body.graph, node.name):
+                    source = body.imports.get(node.inputs[0].node, node.inputs[0]).node
+                    if source in arrays:
+                        casts[node.name] = source
+        unread = {*casts} - {edge.value.node for edge in partition.edges}
+        for body in partition.bodies.values() if casts else ():
+            unread -= {body.imports.get(v.node, v).node for v in body.results}
+            for node in body.graph:
+                packed = packed_rows(node, body.graph) is not None
+                read = [v for i, v in enumerate(node.inputs) if not (packed and i == 1)]
+                unread -= {body.imports.get(v.node, v).node for v in read}
+        return cls(casts, frozenset(unread))
+
+
+NONE_LOW = LowParameters()
 
 
 class Binder:
@@ -137,9 +175,18 @@ class Binder:
         context: CallContext,
         device: Device = HOST,
         watch: Watch | None = None,
+        low: LowParameters = NONE_LOW,
     ) -> None:
-        """watch: looks at each node's values; None: nobody does."""
+        """Prepare to bind.
+
+        Args:
+            layout, arrays, parameters, memory, packs, context, device: see the class.
+            watch: looks at each node's values; None: nobody does.
+            low: the parameters of this rank that are read in 16 bits.
+        """
         self.watch = watch
+        self.casts = low.casts
+        self.unread = low.unread if watch is None else frozenset()
         self.layout, self.arrays, self.parameters = layout, arrays, parameters
         self.memory, self.packs, self.context = memory, packs, context
         self.device = device
@@ -179,10 +226,18 @@ class Binder:
             if n.name not in body.imports and n.name not in self.arrays
         ]
         steps: list[Call] = []
+        direct = {} if self.watch or not self.device.is_host else direct_casts(body.graph, found)
+        done = {*self.unread}
         for node in body.graph:
-            if not node.is_variable:
+            if not node.is_variable and node.name not in done:
                 ins, outs = arrays_of(node.inputs), tuple(found[node.name])
-                made = self._steps(body, node, ins, outs)
+                made: Iterable[Call] = ()
+                if cast := direct.get(node.name, ""):
+                    made = [*self._steps(body, node, ins, tuple(found[cast]), rounds=True)]
+                if made:
+                    done.add(cast)
+                else:
+                    made = self._steps(body, node, ins, outs)
                 steps += (
                     made if self.watch is None else watched(self.watch, body, node, made, ins, outs)
                 )
@@ -195,25 +250,46 @@ class Binder:
         )
 
     def _steps(
-        self, body: Body, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]
+        self,
+        body: Body,
+        node: Node,
+        ins: tuple[Array, ...],
+        outs: tuple[Array, ...],
+        rounds: bool = False,
     ) -> Iterator[Call]:
+        """Yield a node's calls.
+
+        Args:
+            body, node, ins, outs: The node and its arrays.
+            rounds: Whether the outputs are a cast's, by a kernel of `CASTING`; then there is no
+                call where it has none for that.
+        """
         if is_view(node, body.graph) or (is_join(node) and _side_by_side(ins, outs[0])):
             return
         named = [body.imports.get(v.node, v) for v in node.inputs]
-        weights = tuple([v.node in self.parameters for v in named])
+        weights = tuple([v.node in self.parameters or v.node in self.casts for v in named])
         packing: list[Call] = []
 
         def packed(index: int, transposed: bool) -> Array:
+            dtype, parameter = ins[index].dtype, self.casts.get(named[index].node)
+            if parameter is not None:
+                return self.packs.resident(parameter, self.arrays[parameter], transposed, dtype)
             place = self.layout.places[body.key.stage, named[index]]
             name = self.layout.roots[place.root].fixed
             if name is not None:
-                return self.packs.resident(name, ins[index], transposed)
-            buffer = packed_buffer(ins[index], transposed)
+                return self.packs.resident(name, ins[index], transposed, dtype)
+            buffer = packed_buffer(ins[index], transposed, dtype)
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer
 
         call = KernelCall(node.attrs, ins, outs, self.context, weights, packed)
-        bound = bind_call(node.op, call, self.makers)
+        if rounds:
+            direct = self.makers[find(node.op).name](call)
+            if direct is None:
+                return
+            bound = direct
+        else:
+            bound = bind_call(node.op, call, self.makers)
         yield from packing
         if bound.function is not noop:
             computed, op = bound.function is _compute, find(node.op)
@@ -222,11 +298,40 @@ class Binder:
             yield Call(node.name, *bound, not (computed and (op.random or op.reads_on_host)))
 
 
+def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, str]:
+    """Return the nodes whose kernels write their rounded result in the dtype of a cast, and these.
+
+    The cast is the only reader, and what it writes is not the memory of anything read or written
+    from the node to the cast.
+
+    Args:
+        graph: A body's graph.
+        found: The arrays of its nodes.
+    """
+    order = {node.name: at for at, node in enumerate(graph)}
+    nodes = [*graph]
+    readers = Counter(value for node in graph for value in node.inputs)
+    direct = {}
+    for cast in nodes:
+        made = graph[cast.inputs[0].node] if cast.op == "Cast" else cast
+        if made.op not in CASTING or readers[cast.inputs[0]] > 1 or cast.inputs[0] in graph.outputs:
+            continue
+        between = nodes[order[made.name] + 1 : order[cast.name]]
+        used = [*made.inputs, *[v for n in between for v in n.inputs]]
+        arrays = [found[v.node][v.index] for v in used] + [
+            a for n in between for a in found[n.name]
+        ]
+        (target,) = found[cast.name]
+        if not any(np.may_share_memory(target, a) for a in arrays):
+            direct[made.name] = cast.name
+    return direct
+
+
 def watched(
     watch: Watch,
     body: Body,
     node: Node,
-    made: Iterator[Call],
+    made: Iterable[Call],
     ins: tuple[Array, ...],
     outs: tuple[Array, ...],
 ) -> Iterator[Call]:
@@ -266,9 +371,12 @@ def chained(steps: Sequence[Call]) -> tuple[Call, ...]:
 def bind_call(op: str, call: KernelCall, makers: Mapping[str, Maker] = KERNELS) -> BoundCall:
     """Bind a call to its kernel, or else to the operator's own computation and a copy."""
     maker = makers.get(find(op).name)
-    bound = None if maker is None else maker(call)
-    if bound is not None:
-        return bound
+    if maker is not None:
+        bound = maker(call)
+        if bound is None and makers is KERNELS:
+            bound = through_float32(maker, call)
+        if bound is not None:
+            return bound
     compute = computation(find(op), call.ins)
     return BoundCall(_compute, (compute, call.context, call.attrs, call.ins, call.outs))
 

@@ -9,7 +9,7 @@ estimated from their arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
-from runtime.backends.cpu import conv as on_host
+from runtime.backends.cpu import conv, gemm, low
+from runtime.backends.cpu.scratch import SCRATCH, WIDE
 from runtime.backends.cuda import KERNELS, rank_memory
 from runtime.backends.cuda.base import PLANNED, Needs, absent
 from runtime.backends.cuda.blas import workspace_held
@@ -30,9 +31,7 @@ from symgraph.core.types import HALVES, Array, TensorType, wide
 from symgraph.ops.windows import windows_of
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
-ON_HOST: Mapping[str, Callable[[str, KernelCall], int]] = dict.fromkeys(
-    CONVOLUTIONS, on_host.scratch_bytes
-)
+PRODUCTS = ("FullyConnected", "_fc_grad_data", "_fc_grad_weight", "dot")
 UNIT = 512  # bytes: what CuPy's pool rounds up to
 ARRAYS = 3  # padded data is copied so often at most
 SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
@@ -62,23 +61,29 @@ def set_aside(partition: Partition, rank: int, here: Device) -> None:
 def scratch_held(device: Device, context: CallContext) -> int:
     """Return the bytes that a rank holds so far; to be called on the rank's own thread."""
     if device.is_host:
-        return on_host.SCRATCH.held
+        return SCRATCH.held + WIDE.held
     with device.use():
         return rank_memory.scratch_held(context) + workspace_held() + device.set_aside_bytes
 
 
 def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
-    found = 0
+    own = widened = 0
     for node, graph in calls:
-        op = "" if node.is_variable else find(node.op).name
-        if op in ON_HOST:
+        if node.is_variable:
+            continue
+        op = find(node.op).name
+        if op in CONVOLUTIONS:
             ins, outs = (tuple(map(_like, t)) for t in (graph.types_of(node.inputs), node.types))
-            found = max(found, ON_HOST[op](op, KernelCall(node.attrs, ins, outs, CallContext())))
-    return found
+            call = KernelCall(node.attrs, ins, outs, CallContext())
+            own = max(own, conv.scratch_bytes(op, call))
+        elif op in PRODUCTS:
+            own = max(own, gemm.scratch_bytes(node, graph))
+        widened = max(widened, low.wide_bytes(node, graph))
+    return own + widened
 
 
 def _like(type_: TensorType) -> Array:
-    return np.broadcast_to(np.zeros((), type_.dtype), type_.shape)
+    return np.broadcast_to(np.zeros((), wide(type_.dtype)), type_.shape)
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from partitioner.base.types import FORWARD, BodyKey, CommEdge
-from runtime.backends.bodies import Binder, BoundBody
+from runtime.backends.bodies import Binder, BoundBody, LowParameters
 from runtime.backends.bodies import Call as BodyCall
 from runtime.backends.cuda_graphs import replayed
 from runtime.backends.device import settings
@@ -73,10 +73,18 @@ class Bind:
         self.kinds, self.partitions = rank.parts.kinds, rank.parts.partitions
         self.edges = {kind: {e.tag: e for e in p.edges} for kind, p in self.partitions.items()}
         fixed, parameters = rank.fixed, frozenset(rank.plan.parameters)
-        packs, context = rank.resources.packs, rank.context
+        packs, context, device = rank.resources.packs, rank.context, rank.device
         self.binders: dict[Kind, Binder] = {
             kind: Binder(
-                layout, fixed, parameters, rank.memory, packs, context, rank.device, rank.watch
+                layout,
+                fixed,
+                parameters,
+                rank.memory,
+                packs,
+                context,
+                device,
+                rank.watch,
+                LowParameters.of(self.partitions[kind], fixed if device.is_host else ()),
             )
             for kind, layout in arena.layouts.items()
         }

@@ -21,9 +21,9 @@ from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
     rows,
     softmax,
 )
-from runtime.backends.cpu.table import KERNELS
+from runtime.backends.cpu.table import CASTING, KERNELS
 
-__all__ = ["KERNELS", "cached"]
+__all__ = ["CASTING", "KERNELS", "cached"]
 
 
 def cached() -> tuple[bool, Path | None]:

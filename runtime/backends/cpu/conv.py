@@ -8,15 +8,14 @@ multiplied.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from partitioner.memory.packing import to_cache_lines
 from runtime.backends.cpu import conv_blocks
 from runtime.backends.cpu.flat import by_numpy, floating
+from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.cpu.table import KERNELS, kernel
 from runtime.backends.cpu.winograd import (
     POINTS,
@@ -63,38 +62,6 @@ def units(batch: int, tiles: Shape, width: int, columns: int) -> Iterator[Unit]:
     for start in range(0, batch, samples):
         for top in range(0, rows, each):
             yield Unit(start, samples, top, min(top + each, rows))
-
-
-class Scratch(threading.local):
-    """A thread's memory for temporaries of a call; the thread's calls use it one after another."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-
-    def arrays(self, dtype: Any, *shapes: Shape) -> list[Array]:
-        """Return uninitialised arrays side by side, each aligned to 64 bytes."""
-        sizes = whole_lines(dtype, shapes)
-        if sum(sizes) + 64 > self._memory.nbytes:
-            self._memory = np.empty(0, np.uint8)
-            self._memory = np.empty(sum(sizes) + 64, np.uint8)
-        at, arrays = -self._memory.ctypes.data % 64, []
-        for shape, size in zip(shapes, sizes, strict=True):
-            arrays.append(np.ndarray(shape, dtype, self._memory, at))
-            at += size
-        return arrays
-
-    @property
-    def held(self) -> int:
-        """Bytes of this thread's memory."""
-        return self._memory.nbytes
-
-
-def whole_lines(dtype: Any, shapes: Sequence[Shape]) -> list[int]:
-    """Return the bytes of each array, rounded up to whole cache lines."""
-    return [to_cache_lines(math.prod(shape) * dtype.itemsize) for shape in shapes]
-
-
-SCRATCH = Scratch()
 
 
 class Layer(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.backends.cpu import low
 from runtime.backends.cpu.chains import blocked
 from runtime.backends.cpu.formulas import Function, loop, numpy_call
 from runtime.backends.cpu.rows import FLOATS, copies
@@ -150,7 +151,7 @@ def copy(call: KernelCall) -> BoundCall:
 @kernel("Cast")
 def cast(call: KernelCall) -> BoundCall:
     (x,), (out,) = call.ins, call.outs
-    return copies([(out, x)]) if x.dtype == out.dtype else BoundCall(np.copyto, (out, x, "unsafe"))
+    return copies([(out, x)]) if x.dtype == out.dtype else low.cast(x, out)
 
 
 @kernel("_zeros", "zeros_like")

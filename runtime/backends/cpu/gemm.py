@@ -19,14 +19,18 @@ from runtime.backends.cpu.micro import (
     pack_transposed,
     packed_shape,
 )
-from runtime.backends.cpu.table import kernel
+from runtime.backends.cpu.pairs import pack_pairs, product, product_scratch
+from runtime.backends.cpu.rounding import as_words, narrow, widen
+from runtime.backends.cpu.table import CASTING, kernel
 from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.graph import Graph, Node
-from symgraph.core.types import Array
+from symgraph.core.types import BFLOAT16, Array
+from symgraph.passes.precision import is_parameter_cast
 
 __all__ = ["available", "matmul_packed", "pack", "packed_shape"]
 
+BLOCK = 1024  # numbers of a row that are summed together
 DTYPES = (np.float32, np.float64)
 PACKED_ROWS = range(2, 257)  # one row reads each weight once either way; BLAS is as fast for many
 SLOW_ROWS = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate of x W^T
@@ -35,10 +39,14 @@ SLOW_ROWS = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate
 def pack(weight: Array, out: Array, transposed: bool) -> None:
     """Lay out a weight as right operand: W (inner, units), or transposed W (units, inner).
 
-    The weight is C-contiguous; `out` has its dtype and packed_shape(inner, units).
+    The weight is C-contiguous; `out` has its dtype and packed_shape(inner, units), or, for products
+    of bfloat16, uint32 and pairs_shape(inner, units).
     """
     inner, units = weight.shape[::-1] if transposed else weight.shape
     assert weight.flags.c_contiguous
+    if out.dtype == np.uint32:
+        pack_pairs(weight, out, transposed)
+        return
     assert out.dtype == weight.dtype
     assert out.shape == packed_shape(inner, units)
     (pack_transposed if transposed else pack_as_is)(weight, out)
@@ -72,14 +80,23 @@ def _packed(
 ) -> BoundCall | None:
     """Bind the product of x's rows with a packed weight; None where BLAS is used instead."""
     few = len(x) in PACKED_ROWS and available()
-    if not few or not any(call.weights[weight : weight + 1]) or call.pack is None:
+    if not few or (packed := _resident(call, weight, transposed)) is None:
         return None
     units = call.ins[weight].shape[0 if transposed else 1]
-    return _product(x, call.pack(weight, transposed), call.outs[0].reshape(len(x), units), add)
+    return _product(x, packed, call.outs[0].reshape(len(x), units), add)
+
+
+def _resident(call: KernelCall, weight: int, transposed: bool) -> Array | None:
+    """Return the packed form of an input if it is a parameter that somebody packs."""
+    packs = call.pack is not None and any(call.weights[weight : weight + 1])
+    return call.pack(weight, transposed) if packs and call.pack else None
 
 
 def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
-    """Return the parameter that a call wants packed, and whether it is transposed."""
+    """Return the parameter that a call wants packed, and whether it is transposed.
+
+    Products of bfloat16 want it always, and packed from the parameter that the weight is cast from.
+    """
     if node.op not in ("FullyConnected", "_fc_grad_data", "dot") or not available():
         return None
     if node.op == "dot" and node.attrs["transpose_a"]:
@@ -87,19 +104,44 @@ def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
     turned = node.attrs["transpose_b"] if node.op == "dot" else node.op == "FullyConnected"
     name = node.inputs[1].node
     data, weight = graph.types_of(node.inputs[:2])
-    inner = weight.shape[1 if turned else 0]
-    few = (
-        len(weight.shape) == 2
-        and np.dtype(data.dtype) in DTYPES
-        and data.size // inner in PACKED_ROWS
-    )
-    return (name, turned) if few and graph[name].is_variable else None
+    if len(weight.shape) != 2 or (node.op == "dot" and len(data.shape) != 2):
+        return None
+    if data.dtype == weight.dtype == BFLOAT16:
+        name = graph[name].inputs[0].node if is_parameter_cast(graph, name) else name
+    else:
+        rows = data.size // weight.shape[1 if turned else 0]
+        if np.dtype(data.dtype) not in DTYPES or rows not in PACKED_ROWS:
+            return None
+    return (name, turned) if graph[name].is_variable else None
+
+
+def scratch_bytes(node: Node, graph: Graph) -> int:
+    """Return the bytes of scratch memory that a product of bfloat16 uses; others use none."""
+    (first, second, *_), (out,) = graph.types_of(node.inputs), node.types
+    if not available() or not first.dtype == second.dtype == BFLOAT16:
+        return 0
+    units = out.shape[-1]
+    if node.op == "_fc_grad_weight":
+        rows = out.shape[0]
+        return product_scratch(rows, first.size // rows, units, packed=False)
+    rows = out.size // units
+    packed = packed_rows(node, graph) is not None
+    return product_scratch(rows, first.size // rows, units, packed)
 
 
 def _handled(call: KernelCall) -> bool:
     """Tell whether all arrays have one dtype that has packed products."""
     dtypes = {array.dtype for array in (*call.ins, *call.outs)}
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, DTYPES))
+
+
+def _is_bfloat16(call: KernelCall) -> bool:
+    """Tell whether this is a product of bfloat16, rounded to that and stored so or in float32."""
+    dtypes = {a.dtype.name for a in call.ins}
+    return available() and dtypes == {BFLOAT16} and call.outs[0].dtype.name in (BFLOAT16, "float32")
+
+
+CASTING |= {"FullyConnected", "_fc_grad_data", "_fc_grad_weight", "dot"}
 
 
 @jit
@@ -130,8 +172,11 @@ def fully_connected(call: KernelCall) -> BoundCall | None:
     data, weight, *bias = call.ins
     units, inner = weight.shape
     x, out = data.reshape(-1, inner), call.outs[0].reshape(-1, units)
+    if _is_bfloat16(call):
+        row = bias[0] if bias else None
+        return product(x, False, weight, True, out, row, _resident(call, 1, True))
     if not _handled(call):
-        return by_numpy(_turned, x, weight, *bias, out=out) if len(x) < SLOW_ROWS.stop else None
+        return None
     bound = _packed(call, 1, True, x, bias[0] if bias else None)
     if bound is not None:
         return bound
@@ -145,20 +190,24 @@ def fully_connected(call: KernelCall) -> BoundCall | None:
 @kernel("_fc_grad_data")
 def grad_data(call: KernelCall) -> BoundCall | None:
     """Bind g W."""
-    if not _handled(call):
-        return None
     units, inner = call.ins[1].shape
     g, out = call.ins[0].reshape(-1, units), call.outs[0].reshape(-1, inner)
+    if _is_bfloat16(call):
+        return product(g, False, call.ins[1], False, out, None, _resident(call, 1, False))
+    if not _handled(call):
+        return None
     return _packed(call, 1, False, g) or BoundCall(np.dot, (g, call.ins[1], out))
 
 
 @kernel("_fc_grad_weight")
 def grad_weight(call: KernelCall) -> BoundCall | None:
     """Bind g^T x."""
-    if not _handled(call):
-        return None
     units, inner = call.outs[0].shape
     g, x = call.ins[0].reshape(-1, units), call.ins[1].reshape(-1, inner)
+    if _is_bfloat16(call):
+        return product(g, True, x, False, call.outs[0], None, None)
+    if not _handled(call):
+        return None
     return BoundCall(np.dot, (g.T, x, call.outs[0]))
 
 
@@ -166,9 +215,15 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
 def dot(call: KernelCall) -> BoundCall | None:
     """Bind the product of two matrices, either of which may be transposed."""
     x, y = call.ins
-    if not _handled(call) or x.ndim != 2 or y.ndim != 2:
+    if x.ndim != 2 or y.ndim != 2:
         return None
     turned = call.attrs["transpose_b"]
+    if _is_bfloat16(call):
+        left = call.attrs["transpose_a"]
+        packed = None if left else _resident(call, 1, turned)
+        return product(x, left, y, turned, call.outs[0], None, packed)
+    if not _handled(call):
+        return None
     if call.attrs["transpose_a"]:
         bound, x = None, x.T
     else:
@@ -189,10 +244,29 @@ def add_rows(rows: Array, out: Array) -> None:
         add_row(out.reshape(1, -1), rows[i])
 
 
+@jit
+def add_low_rows(rows: Array, room: Array, out: Array) -> None:
+    """Sum rows of bfloat16 to a row of it, in float32 and in the same order as `add_rows`."""
+    total, part = room[:BLOCK], room[BLOCK : 2 * BLOCK]
+    for start in range(0, out.size, BLOCK):
+        end = min(out.size, start + BLOCK)
+        size = end - start
+        total[:] = 0
+        for i in range(rows.shape[0]):
+            widen(rows[i, start:end], part[:size].view(np.uint32))
+            for j in range(size):
+                total[j] += part[j]
+        narrow(total[:size].view(np.uint32), out[start:end])
+
+
 @kernel("_sum_rows")
 def sum_rows(call: KernelCall) -> BoundCall | None:
     """Bind the sum over all axes but the last."""
+    out: Any = call.outs[0]
+    rows = call.ins[0].reshape(-1, out.size)
+    if {rows.dtype.name, out.dtype.name} == {BFLOAT16}:
+        room = np.empty(2 * BLOCK, np.float32)
+        return BoundCall(add_low_rows, (as_words(rows), room, as_words(out.reshape(-1))))
     if not _handled(call):
         return None
-    out: Any = call.outs[0]
-    return BoundCall(add_rows, (call.ins[0].reshape(-1, out.size), out))
+    return BoundCall(add_rows, (rows, out))

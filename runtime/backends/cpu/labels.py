@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.cpu.rows import by_row, spare_ids, whole_numbers
+from runtime.backends.cpu.scratch import SCRATCH
 from runtime.backends.cpu.softmax import exp_sum, greater, greatest, scaled, scaled_exp
-from runtime.backends.cpu.table import kernel
+from runtime.backends.cpu.table import CASTING, kernel
 from runtime.backends.cpu.vector import exp
 from runtime.backends.device.compile import jit
 from runtime.backends.device.operands import ignored_label, is_id_array, lowest
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.params import Attrs
-from symgraph.core.types import Array
+from symgraph.core.types import BFLOAT16, Array
 from symgraph.ops.loss import head_divisor, targets
 
 
@@ -69,15 +71,43 @@ def head_grad(
     head_grad_rows(prob, labels.ids, begin, grad_scale, divisor, out)
 
 
+@jit
+def head_grad_low_rows(
+    prob: Array, ids: Array, begin: int, grad_scale: float, divisor: Array, room: Array, out: Array
+) -> None:
+    for i in range(len(prob)):
+        row = slice(i, i + 1)
+        head_grad_rows(prob[row], ids[row], begin, grad_scale, divisor, room)
+        narrow(room.reshape(-1).view(np.uint32), out[i])
+
+
+def head_grad_low(
+    labels: Labels, prob: Array, begin: int, grad_scale: float, divisor: Array, out: Array
+) -> None:
+    """Compute the gradient rounded to bfloat16, a row at a time."""
+    labels.read()
+    (room,) = SCRATCH.arrays(prob.dtype, (1, prob.shape[1]))
+    head_grad_low_rows(prob, labels.ids, begin, grad_scale, divisor, room, out)
+
+
+CASTING.add("_softmax_output_grad")
+
+
 @kernel("_softmax_output_grad")
 def softmax_output_grad(call: KernelCall) -> BoundCall | None:
     (prob, label, *valid), (out,), a = call.ins, call.outs, call.attrs
     if a["multi_output"] or a["smooth_alpha"] or not has_labels(label, prob):
         return None
+    low = (prob.dtype.name, out.dtype.name) == ("float32", BFLOAT16)
+    if out.dtype != prob.dtype and not low:
+        return None
     labels = Labels(a, label, a["classes"] or prob.shape[-1])
     divisor = valid[0] if valid else np.array([head_divisor(a, label)], "float64")
     rows = by_row(prob, label.size), by_row(out, label.size)
-    return BoundCall(head_grad, (labels, rows[0], a["begin"], a["grad_scale"], divisor, rows[1]))
+    numbers = labels, rows[0], a["begin"], a["grad_scale"], divisor
+    if low:
+        return BoundCall(head_grad_low, (*numbers, as_words(rows[1])))
+    return BoundCall(head_grad, (*numbers, rows[1]))
 
 
 # -- cross entropy -----------------------------------------------------------------------------

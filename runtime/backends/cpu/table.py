@@ -8,4 +8,7 @@ from runtime.backends.device import table
 from runtime.backends.device.table import Maker
 
 KERNELS: dict[str, Maker] = {}
+# Operators whose kernels also take an output of the dtype to which it is cast, float32 instead of
+# bfloat16 or the reverse: they write what the cast would, rounded to bfloat16 in either case.
+CASTING: set[str] = set()
 kernel = partial(table.kernel, table=KERNELS)

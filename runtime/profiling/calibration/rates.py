@@ -71,7 +71,7 @@ def measure_rates() -> Rates:
     adding = median(timed(lambda: np.add(total, term, out=total)) for _ in range(15))
     side, nbytes = Bench.alone_sizes
     weight = np.ones((nbytes // 4 // side, side), np.float32)
-    as_is, transposed = (packed_buffer(weight, turned) for turned in (False, True))
+    as_is, transposed = (packed_buffer(weight, turned, weight.dtype) for turned in (False, True))
 
     def pack_both() -> None:
         pack(weight, as_is, False)

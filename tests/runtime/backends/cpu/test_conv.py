@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from runtime.backends.cpu import conv as winograd
-from runtime.backends.cpu.conv import SCRATCH, units
+from runtime.backends.cpu.conv import units
 from runtime.backends.cpu.conv_blocks import blocks
+from runtime.backends.cpu.scratch import SCRATCH
 from symgraph.core.registry import Env
 from tests.runtime.backends.cpu.test_flat import DTYPES, agree, bind, numbers
 

@@ -217,13 +217,6 @@ def test_fully_connected(bias, dtype, rng):
     assert packs == [(1, True)] * available()
 
 
-def test_few_rows_of_16_bits(rng):
-    ins = [numbers(rng, shape, "float16") for shape in ((5, 70), (33, 70), (33,))]
-    assert call("FullyConnected", ins, num_hidden=33) is not None
-    many = [numbers(rng, (64, 70), "float16"), *ins[1:]]
-    assert call("FullyConnected", many, num_hidden=33) is None
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_of_fully_connected(dtype, rng):
     weight = numbers(rng, (33, 70), dtype)

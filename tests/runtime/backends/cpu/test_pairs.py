@@ -1,0 +1,159 @@
+"""Products of bfloat16 against float64; operators in 16 bits against their computations."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.backends.bodies import bind_call, packed_buffer
+from runtime.backends.cpu import pairs
+from runtime.backends.cpu.gemm import available, pack
+from runtime.backends.cpu.low import through_float32
+from runtime.backends.cpu.pairs import has_pair_products
+from runtime.backends.cpu.rounding import as_words, narrow, widen
+from runtime.backends.cpu.table import KERNELS
+from runtime.backends.device.table import CallContext, KernelCall
+from symgraph.core.params import parse_params
+from symgraph.core.registry import computation, find
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+HALF_STEP = 2.0**-8  # of a bfloat16, relative
+SUMS = 1e-5  # of the sum of the terms' sizes: what float32 sums may lose
+SIZES = [(1, 1, 1), (3, 7, 5), (13, 513, 33), (30, 1100, 70), (250, 40, 70)]
+
+with_vectors = pytest.mark.skipif(
+    not available(), reason="needs a CPU with AVX-512 or AVX2 and FMA"
+)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+def numbers(rng, shape, dtype=BFLOAT16):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def of_dtype(array, transposed):
+    return np.ascontiguousarray(array.T if transposed else array)
+
+
+def multiplied(x, y, turned, packed, out, bias=None, y_turned=False):
+    function, args = pairs.product(x, turned, y, y_turned, out, bias, packed)
+    function(*args)
+    return out
+
+
+def assert_product(got, x, y, add=0.0):
+    """got is x y + add to the sums' rounding, and that to bfloat16."""
+    x, y = x.astype("float64"), y.astype("float64")
+    want = x @ y + add
+    terms = np.abs(x) @ np.abs(y) + np.abs(add)
+    assert (np.abs(got.astype("float64") - want) <= HALF_STEP * np.abs(want) + SUMS * terms).all()
+
+
+@with_vectors
+@pytest.mark.parametrize(("rows", "inner", "units"), SIZES)
+def test_products_of_any_size(rows, inner, units, rng):
+    x, y, bias = (numbers(rng, shape) for shape in ((rows, inner), (inner, units), units))
+    wanted = multiplied(x, y, False, None, np.empty((rows, units), BFLOAT16), bias)
+    assert_product(wanted, x, y, bias.astype("float64"))
+    for turned in (False, True):
+        for y_turned in (False, True):
+            weight = of_dtype(y, y_turned)
+            for held in (weight, weight.astype("float32")):  # the parameter, or its cast
+                buffer = packed_buffer(held, y_turned, BFLOAT16)
+                pack(held, buffer, y_turned)
+                for packed in (None, buffer):
+                    for dtype in (BFLOAT16, np.float32):  # float32 holds the rounded numbers
+                        out = np.full((rows, units), np.nan, dtype)
+                        left = of_dtype(x, turned)
+                        multiplied(left, weight, turned, packed, out, bias, y_turned)
+                        np.testing.assert_array_equal(out, wanted.astype(dtype))
+
+
+@with_vectors
+def test_a_rows_bits_do_not_depend_on_the_others(rng):
+    x, y = numbers(rng, (300, 1100)), numbers(rng, (1100, 70))
+    whole = multiplied(x, y, False, None, np.empty((300, 70), BFLOAT16))
+    for first, last in ((0, 1), (1, 3), (5, 18), (100, 164), (3, 300)):
+        part = multiplied(x[first:last], y, False, None, np.empty((last - first, 70), BFLOAT16))
+        np.testing.assert_array_equal(part, whole[first:last])
+
+
+@pytest.mark.skipif(not has_pair_products(), reason="this CPU has no vdpbf16ps")
+def test_pairs_and_float32_give_the_same_bits(rng):
+    """Which of them is faster is measured in each process: the sums must not show it.
+
+    The terms cancel, so that all that is left is the error of the sums, which depends on the order.
+    """
+    x, y = numbers(rng, (30, 1100)), numbers(rng, (1100, 70))
+    x, y = np.concatenate([x, -x], 1), np.concatenate([y, y])
+    x[0, :8], y[:8, 0] = [np.inf, 3, -2, np.nan, 0, -0.0, 1e38, 1], 1e38
+    buffer = packed_buffer(y, False, BFLOAT16)
+    pack(y, buffer, False)
+    room = np.empty(pairs.room_size(30, 2200, 70), np.uint8)
+    outs = []
+    for wide in (True, False):
+        out = np.empty((30, 70), np.uint16)
+        args = as_words(x), False, as_words(x[:0, 0]), out, room.ctypes.data, wide
+        pairs.multiply(buffer, *args)
+        outs.append(out)
+    np.testing.assert_array_equal(*outs)
+    assert len(np.unique(outs[0])) > 100
+
+
+def test_casts_give_the_bits_of_ml_dtypes(rng):
+    bits = rng.integers(0, 1 << 32, 100_003, np.uint32)
+    bits[:6] = 0, 0x80000000, 0x7F800000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF
+    bits[6:70_000] = bits[6:70_000] & 0xFFFF0000 | 0x8000  # ties
+    with np.errstate(all="ignore"):
+        wanted = bits.view(np.float32).astype(BFLOAT16)
+    low, wide = np.empty(bits.size, np.uint16), np.empty(bits.size, np.uint32)
+    narrow(bits, low)
+    np.testing.assert_array_equal(low, wanted.view(np.uint16))
+    widen(low, wide)
+    np.testing.assert_array_equal(wide, wanted.astype(np.float32).view(np.uint32))
+
+
+CALLS = [
+    ("elemwise_add", [(16, 40), (16, 40)], {}),
+    ("_sum_rows", [(30, 1100)], {}),
+    ("Activation", [(5, 33)], {"act_type": "tanh"}),
+    ("_lstm_gates", [(6, 20), (6, 20), (6, 5)], {}),
+    ("FullyConnected", [(20, 70), (33, 70), (33,)], {"num_hidden": 33}),
+    ("dot", [(70, 20), (33, 70)], {"transpose_a": True, "transpose_b": True}),
+]
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "shapes", "given"), CALLS, ids=[c[0] for c in CALLS])
+def test_operators_in_16_bits_round_once(name, shapes, given, low, rng):
+    """They are the operators' own computations in float32, whatever kernel runs."""
+    op = find(name)
+    attrs = parse_params(op.name, name, op.params, given)
+    ins = tuple([numbers(rng, shape, low) for shape in shapes])
+    wanted = computation(op, ins)(CallContext().env, attrs, *ins)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    outs = tuple([np.empty(w.shape, low) for w in wanted])
+    bound = bind_call(name, KernelCall(attrs, ins, outs, CallContext()))
+    assert getattr(bound.function, "__name__", "") != "_compute"
+    bound.function(*bound.args)
+    step = np.finfo(np.float16).eps if low == "float16" else 2.0**-7
+    for out, want in zip(outs, wanted, strict=True):
+        np.testing.assert_allclose(out.astype("f8"), want.astype("f8"), step, 0.02)
+
+
+def test_wide_memory_that_moves(rng):
+    """A larger call makes the thread's memory anew, after smaller ones were bound."""
+    calls = []
+    for size in (3, 5000):
+        ins = tuple([numbers(rng, size) for _ in range(2)])
+        call = KernelCall({}, ins, (np.empty(size, BFLOAT16),), CallContext())
+        calls.append((through_float32(KERNELS["elemwise_add"], call), call))
+    for bound, call in calls:
+        bound.function()
+        wanted = (call.ins[0].astype("f4") + call.ins[1].astype("f4")).astype(BFLOAT16)
+        np.testing.assert_array_equal(call.outs[0], wanted)
