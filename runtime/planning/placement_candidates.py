@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,7 @@ MOST_NODES = 100_000  # of a graph that is searched
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
 NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
 FINALISTS, MORE_FINALISTS = 3, 12  # to simulate; more with a memory limit
+A_FINALIST = 20  # estimates for each of them, where these are more
 MOST_CHOICES, MOST_ITEMS = 128, 500  # of a search for bounds: parts times devices, and items
 BOUNDS, LOWEST = 30_000, 64  # to compute, and the placements to keep
 
@@ -148,10 +150,10 @@ class Candidates:
             sketch.calibrate([(devices_of(placement), peak) for placement, peak in peaks])
         found.run(map(devices_of, starts))
         free = coarse.unlimited()
-        finalists = [*islice(found.within(NEAR_BEST), MOST_LISTED)]
-        count = FINALISTS
-        if self.limited:  # which estimates count less well than seconds
-            count = MORE_FINALISTS
+        near = math.inf if self.limited else NEAR_BEST
+        finalists, count = [*islice(found.within(near), MOST_LISTED)], FINALISTS
+        if self.limited:  # which estimates count less well than seconds: the best may not fit
+            count = max(MORE_FINALISTS, estimates // A_FINALIST)
         elif options.schedule == AUTO and not options.named_only:
             finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
         for devices in finalists[:count]:

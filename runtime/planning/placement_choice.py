@@ -28,6 +28,7 @@ from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
 LOG = logging.getLogger(__name__)
 MOST_PROVED = 8  # placements that are tried because of their bounds
+PROMISING = 4  # placements to try of those with the best estimates, and of the best when named
 CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
@@ -71,7 +72,8 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
         for count in () if options.named_only else candidates.counts:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count))
-        tries.add_all(candidates.searched(network, options, tries.placements, tries.peaks))
+        found = candidates.searched(network, options, tries.placements, tries.peaks)
+        tries.add_all(tries.promising(found) if candidates.limited else found)
     if not tries.plans and candidates.limited:
         tries.add_all(candidates.smallest())
         known = tries.placements, tries.peaks
@@ -79,7 +81,7 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
     if tries.hurry and tries.plans:
         lowest = candidates.lowest(network, options, tries.shortest)
         if lowest is not None:
-            tries.prove(*lowest)
+            tries.prove(*lowest, most=0 if candidates.limited else MOST_PROVED)
 
 
 def _constraints(options: PlacementOptions, network: Network) -> Constraints:
@@ -142,16 +144,17 @@ class _Tries:
             tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
         self.candidates += [tried[number] for number in range(len(given))]
 
-    def prove(self, lowest: Sequence[tuple[float, Placed]], others: float) -> None:
+    def prove(self, lowest: Sequence[tuple[float, Placed]], others: float, *, most: int) -> None:
         """Try the placements of the lowest bounds, and bound the steps of all.
 
         Args:
             lowest: placements and what their steps take at least, the lowest first.
             others: what all others take at least.
+            most: the number of placements to try; with a memory limit, few of them fit.
         """
         bounds, tried = [others], 0
         for least, placed in lowest:
-            if tried == MOST_PROVED or least * CLOSE >= self.shortest:
+            if tried == most or least * CLOSE >= self.shortest:
                 bounds.append(least)
                 break
             count = len(self.candidates)
@@ -171,6 +174,25 @@ class _Tries:
                 proved = [c.bound for c in plan.candidates if c.bound is not None]
                 return min([plan.choice.seconds, *proved])
         return 0.0
+
+    def promising(self, placements: Iterable[Placed]) -> list[Placed]:
+        """Choose those of the first that are given, and of those with the best named schedules.
+
+        With a memory limit that is a better guide than estimates, and the list scheduler, which
+        would find more, takes its time where little fits.
+        """
+        given = list(placements)
+
+        def seconds(placed: Placed) -> float:
+            draft = self.draft(placed.placement)
+            named = replace(draft, options=replace(draft.options, named_only=True))
+            try:
+                return select_timed(named, self.costs).choice.seconds or 0.0
+            except ScheduleError:
+                return math.inf
+
+        ranked = sorted(given, key=seconds)
+        return [p for p in given if p in given[:PROMISING] or p in ranked[:PROMISING]]
 
     def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""

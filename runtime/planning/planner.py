@@ -16,7 +16,7 @@ from typing import Any
 from partitioner import Placement, group2ctx
 from partitioner.placement.group2ctx import assign
 from partitioner.placement.transfer import carry
-from partitioner.strategies.rules import APART, SAME, SAMPLES, TOGETHER, require_kept
+from partitioner.strategies.rules import APART, SAME, SAMPLES, TOGETHER, Rule, require_kept
 from partitioner.strategies.types import STEP
 from runtime.backends.device.arrays import require
 from runtime.planning.draft import Draft
@@ -32,6 +32,7 @@ from symgraph.core.context import Context
 from symgraph.core.errors import (
     ConfigError,
     GraphError,
+    LimitError,
     MicroBatchError,
     PlacementError,
     ScheduleError,
@@ -44,6 +45,7 @@ from symgraph.passes.batching import Feed, batch_size
 
 LOG = logging.getLogger(__name__)
 ROW_STRATEGY = "chain"  # places a row of which no placement was tried
+MOST_BLAMED = 8  # constraints to leave out one after another
 
 
 def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
@@ -88,10 +90,36 @@ def plan(
         others = undifferentiable(symbol)
         wrt = [n for n in symbol.list_arguments() if n not in feeds and n not in others]
     request = PlanRequest(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
-    best = _with_best_splits(request, options)
+    try:
+        best = _with_best_splits(request, options)
+    except LimitError as error:
+        raise _with_blame(error, request, options) from None
     if best.prices is not None:
         trim_heap()
     return replace(best, request=request)
+
+
+def _with_blame(error: LimitError, request: PlanRequest, options: Options) -> LimitError:
+    """Name the constraints without which a plan keeps the memory limit, if there are such.
+
+    Each is left out by itself, then all at once; only named schedules are tried.
+    """
+    rules = options.rules
+    if options.strategy is None or options.rows > 1 or not 0 < len(rules) <= MOST_BLAMED:
+        return error
+
+    def fits(some: Sequence[Rule]) -> bool:
+        try:
+            _planned(request, replace(options, rules=tuple(some), splits=False, named_only=True))
+        except (PlacementError, ScheduleError):
+            return False
+        return True
+
+    blamed = [rule for rule in rules if fits([r for r in rules if r is not rule])]
+    if not blamed and (len(rules) == 1 or not fits(())):
+        return error
+    listed = " or ".join(map(str, blamed)) or "all constraints"
+    return LimitError(f"{error}; without {listed} the given limit can be kept", error.smallest)
 
 
 def _with_best_splits(request: PlanRequest, options: Options) -> Plan:

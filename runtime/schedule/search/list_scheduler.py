@@ -272,8 +272,9 @@ def _solve(bench: _Bench) -> int:
         trial = bench.try_order(order)
         return bench.ticks(trial) if trial.fits else NEVER
 
-    nodes = MAX_NODE_RUNS // bench.runs
-    lower = solve(p, bench.best_ticks, judge, nodes=nodes) or 0
+    nodes, lower = MAX_NODE_RUNS // bench.runs, 0
+    if bench.best.fits:  # or else what is short is not wanted, but what holds little
+        lower = solve(p, bench.best_ticks, judge, nodes=nodes) or 0
     if bench.limit is not None and lower < bench.best_ticks and bench.runs <= MAX_WAITING_RUNS:
         within = solve(p, bench.best_ticks, judge, nodes=nodes, memory=bench.memory()) or 0
         lower = max(lower, within) if bench.best.fits else lower

@@ -8,7 +8,7 @@ from partitioner.strategies import Rule
 from runtime.planning.costs.prices import NOMINAL, always
 from runtime.planning.explain import explain
 from symgraph.core.context import cpu
-from symgraph.core.errors import PlacementError
+from symgraph.core.errors import LimitError, PlacementError
 from tests.helpers.pipelines import make_plan, on_devices
 from tests.runtime.planning.test_explain import layers
 
@@ -64,3 +64,15 @@ def test_the_first_few_devices_are_tried_though_a_later_one_is_forbidden():
     rules = (Rule("not_on", ("layer0",), (cpu(2),)),)
     made = make_plan(layers(3), options(3, {}, rules, strategy="auto", splits=False))
     assert any("2 devices" in c.placed.strategy for c in made.placements)
+
+
+def test_those_that_a_memory_limit_leaves_no_room_for_are_named():
+    """The error named a larger limit only, though another placement keeps the given one."""
+    rules = (
+        Rule("apart", ("layer0", "layer1")),
+        Rule("together", ("layer1", "layer2", "layer3")),
+    )
+    more = {"strategy": "chain", "memory": 2600, "recompute": "auto"}
+    words = r"smallest limit that works; without together: \[layer1, layer2, layer3\] the given l"
+    with pytest.raises(LimitError, match=words):
+        make_plan(layers(4), options(3, {}, rules, **more))

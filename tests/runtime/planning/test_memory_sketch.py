@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import symgraph as sg
+from benchmarks.planner_optimum import random_case
 from partitioner.base.stages import form_stages
 from partitioner.base.types import Placement
 from partitioner.costs.machine import Device, Level, Machine
@@ -117,3 +118,14 @@ def test_an_even_cut_that_fits_is_not_refused():
     limit = refused.value.smallest
     made = plan(chain(6), fed(8), replace(asked, strategy="auto", memory=limit), wrt=None)
     assert made.choice.peak <= limit
+
+
+@pytest.mark.slow  # plans a network with a tight limit in 10 s
+def test_what_estimates_rank_low_is_tried_where_little_fits():
+    """Only estimates within 1.1 of the best were tried, which were too low for what fits badly."""
+    limit, best = 2484262, 0.192524936515  # the best that an enumeration finds
+    case = random_case(11, limited=True)._replace(memory=limit)
+    made = plan(case.symbol, case.feeds, replace(case.options, named_only=True), wrt=None)
+    assert made.choice.peak <= limit
+    assert made.choice.seconds <= 1.02 * best
+    assert made.bound <= made.choice.seconds
