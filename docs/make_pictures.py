@@ -2,9 +2,10 @@
 
     python docs/make_pictures.py            from the root of the repository; some minutes
     python docs/make_pictures.py search     one of its commands only
+    python docs/make_pictures.py terminal   the terminal, from what the commands printed last
+    python docs/make_pictures.py tour       the outputs of the notebook examples/tour.ipynb
 
-It wants the extra `report`, and Debian's chromium and chromium-driver for the screenshots. The
-notebook examples/tour.ipynb gets its outputs by `python docs/make_pictures.py tour`.
+It wants the extra `report`, and Debian's chromium and chromium-driver for the screenshots.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def main(names: Sequence[str]) -> None:
 
             write(execute(TOUR), TOUR)
             continue
-        with TemporaryDirectory() as folder:
-            run(name, Path(folder))
+        if name in COMMANDS:
+            with TemporaryDirectory() as folder:
+                run(name, Path(folder))
     (PICTURES / "terminal.svg").write_text(terminal(), encoding="utf-8")
 
 

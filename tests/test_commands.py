@@ -82,19 +82,23 @@ def test_somebody_runs_every_command():
     assert len(RUN_HERE) > 30
 
 
+@pytest.mark.filterwarnings("default")  # as users see them
 @pytest.mark.slow  # plans the main job many times
-def test_the_commands_of_the_pages_run(tmp_path, monkeypatch, capsys):
-    """In the pages' order, in one folder; trained for two steps, with costs from a file."""
+@pytest.mark.parametrize("page", sorted({COMMANDS[command] for command in RUN_HERE}))
+def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    """In their order, in one folder; trained for two steps, with costs from a file."""
     for name in ("examples", "tests"):
         os.symlink(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    for command in RUN_HERE:
+    for command in [one for one in RUN_HERE if COMMANDS[one] == page]:
         door = next(name for name in DOORS if command.startswith(f"{name} "))
         words = shlex.split(command.removeprefix(door))
         if any(word.endswith("lstm_lm.yaml") for word in words):
             words.append(f"partition.costs={costs(tmp_path)}")
         if words[0] == "train" or (door.endswith("run") and not any(w[:2] == "--" for w in words)):
             words += TRAINS
+        if "--profile" in words:
+            words += ["--steps=1", "--no-baseline"]
         if "predict" in words:
             words += [f"checkpoint.directory={trained(tmp_path)}"]
         if "--measure-machine" in words and importlib.util.find_spec("mpi4py") is None:
