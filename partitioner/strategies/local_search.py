@@ -16,7 +16,7 @@ from partitioner.strategies.loads import Loads
 
 MAX_IMPROVEMENTS = 200
 MAX_TRIALS = 20_000  # moves looked at for one improvement
-TRIAL_COST = 1_000  # steps of the budget for looking at a move
+TRIAL_COST = 4_000  # steps of the budget for looking at a move
 
 Score = tuple[float, list[float]]  # bytes over the limits; loads, the largest first
 

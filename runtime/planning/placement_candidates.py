@@ -34,7 +34,9 @@ from symgraph.passes.shards import place_of
 
 LOG = logging.getLogger(__name__)
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
+MANY_NODES = 2_000  # of a graph for which fewer placements are scheduled
 MOST_NODES = 100_000  # of a graph that is searched
+LIGHT = "chain"  # the strategy for fewer devices, where there are many nodes
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
 NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
 FINALISTS, MORE_FINALISTS = 3, 12  # to simulate; more with a memory limit
@@ -85,6 +87,19 @@ class Candidates:
             return [*range(k - 1, 1, -1)]
         return [1 << power for power in reversed(range(1, (k - 1).bit_length()))]
 
+    @property
+    def many(self) -> bool:
+        """Whether scheduling a placement takes seconds."""
+        return len(self.graph) > MANY_NODES
+
+    @property
+    def estimated(self) -> bool:
+        """Whether estimates decide which placements of many nodes are scheduled.
+
+        They know nothing of time segments, and too little of memory where it is limited.
+        """
+        return self.many and not self.limited and not time_steps(self.graph)
+
     def of_strategy(self, strategy: str, constraints: Constraints) -> Iterator[Placed]:
         """Yield what a strategy finds, or with `auto` all of them."""
         yield from self._found(strategy, self.machine, constraints)
@@ -106,7 +121,8 @@ class Candidates:
     def on_first(self, count: int) -> Iterator[Placed]:
         """Yield what strategies find on the first devices, unless something is pinned elsewhere.
 
-        For all numbers of devices together they take about as much effort as for all devices.
+        For all numbers of devices together they take about as much effort as for all devices. Of
+        many nodes, only the strategy LIGHT is tried.
         """
         held = [*self.constraints.pins.values(), *sum(self.constraints.spread.values(), ())]
         first = self.machine.only(self.machine.contexts[:count])
@@ -114,7 +130,8 @@ class Candidates:
         if max(held, default=0) >= count or rules is None:
             return
         steps = self.constraints.steps / len(self.counts)
-        for placed in self._found(AUTO, first, replace(self.constraints, rules=rules, steps=steps)):
+        known = replace(self.constraints, rules=rules, steps=steps)
+        for placed in self._found(LIGHT if self.many else AUTO, first, known):
             placement = replace(placed.placement, devices=self.machine.contexts)
             name = f"{placed.strategy}, {count} devices"
             yield replace(placed, placement=placement, strategy=name)

@@ -48,7 +48,8 @@ def select_placement(
     candidates = Candidates(network.first, costs, machine, constraints)
     tries = _Tries(draft, costs, hurry=options.objective == STEP)
     for level in candidates.levels:
-        tries.add_all(candidates.of_strategy(options.strategy, level))
+        estimated = options.strategy == AUTO and candidates.estimated and tries.hurry
+        tries.add_all(candidates.of_strategy(options.strategy, level), estimated=estimated)
         if tries.plans and (options.strategy != AUTO or candidates.roomy(level)):
             break
     if options.strategy == AUTO:
@@ -71,7 +72,7 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
     if tries.hurry:
         for count in () if options.named_only else candidates.counts:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
-                tries.add_all(candidates.on_first(count))
+                tries.add_all(candidates.on_first(count), estimated=candidates.estimated)
         found = candidates.searched(network, options, tries.placements, tries.peaks)
         tries.add_all(tries.promising(found) if candidates.limited else found)
     if not tries.plans and candidates.limited:
@@ -136,12 +137,19 @@ class _Tries:
         """The placements of all candidates."""
         return [c.placed.placement for c in self.candidates if c.placed is not None]
 
-    def add_all(self, placements: Iterable[Placed]) -> None:
-        """Try placements, the one with the least load first; list them in the order given."""
+    def add_all(self, placements: Iterable[Placed], *, estimated: bool = False) -> None:
+        """Try placements, the one with the least load first; list them in the order given.
+
+        Args:
+            estimated: leave all but the first of all to a search that starts from them.
+        """
         given = list(placements)
         tried: dict[int, PlanCandidate] = {}
         for number in sorted(range(len(given)), key=lambda i: given[i].load):
-            tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
+            if estimated and self.plans:
+                tried[number] = PlanCandidate(placed=given[number])
+            else:
+                tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
         self.candidates += [tried[number] for number in range(len(given))]
 
     def prove(self, lowest: Sequence[tuple[float, Placed]], others: float, *, most: int) -> None:
@@ -197,7 +205,8 @@ class _Tries:
     def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""
         for other in known:
-            if other.placed is not None and other.placed.placement == placed.placement:
+            same = other.placed is not None and other.placed.placement == placed.placement
+            if same and (other.seconds is not None or other.bound is not None):
                 return replace(other, placed=placed)
         draft = self.draft(placed.placement)
         if self.hurry and self.plans:

@@ -61,6 +61,8 @@ class PlanCandidate:
         words = " and ".join(f"{s.group} in {s.kind}" for s in self.splits) or "no group split"
         if self.grid.rows > 1:
             words = f"{self.grid.rows} rows" + ", replicas near each other" * self.grid.near
+        if self.bound is not None:
+            return f"{words}: a row alone takes about {seconds_text(self.bound)}"
         return f"{words}: {self.failed or seconds_text(self.seconds or 0.0)}"
 
 

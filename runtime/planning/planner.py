@@ -6,7 +6,6 @@ Symbol ─make_network→ Network ─placement→ Draft ─select_schedule→ Pl
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from runtime.planning.placement_choice import select_placement
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.schedule_choice import select_schedule, select_timed
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
+from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import Context
 from symgraph.core.errors import (
     ConfigError,
@@ -46,6 +46,8 @@ from symgraph.passes.batching import Feed, batch_size
 LOG = logging.getLogger(__name__)
 ROW_STRATEGY = "chain"  # places a row of which no placement was tried
 MOST_BLAMED = 8  # constraints to leave out one after another
+MANY_NODES = 2_000  # of a graph whose grids are planned only if a row of them alone is promising
+ROW_GAIN = 1.05  # times the best step: what a row may take by another grid's schedule
 
 
 def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
@@ -142,6 +144,10 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
     for grid in _grids(request, whole, options) if whole_grid else ():
         words = PlanCandidate(grid=grid)
         LOG.debug("a grid of %s", words.split_words.partition(":")[0])
+        least = _row_seconds(request, whole, options, grid)
+        if least >= ROW_GAIN * _seconds(best):
+            compared.append(replace(words, bound=least))
+            continue
         try:
             other = _planned(*_auto_grid(request, whole, options, grid), timed=True)
         except (PlacementError, ScheduleError, MicroBatchError, GraphError) as error:
@@ -216,17 +222,47 @@ def _auto_grid(
     """Return the request for a grid, placed on a row as was best on so many of the devices."""
     options = replace(options, data_axis=grid.rows, replicas_near=grid.near)
     row = options.grid[0]
-    known = [
-        (c.seconds or c.bound or math.inf, c.placed.placement)
-        for c in whole.placements
-        if c.placed is not None and max(c.placed.placement.rank_of) < len(row)
-    ]
-    if not known:  # so few devices were not worth trying
+    best = _row_placement(whole, len(row))
+    if best is None:  # so few devices were not worth trying
         return _on_grid(request, replace(options, strategy=ROW_STRATEGY))
-    _, best = min(known, key=lambda c: c[0])
     graph = request.lowered(batch_size(request.feeds))
     rank_of = {n: best.rank_of[best.stage_of[n]] for n in graph.nodes if n in best.stage_of}
     return _on_columns(request, options, graph, {n: row[rank] for n, rank in rank_of.items()})
+
+
+def _row_placement(whole: Plan, devices: int) -> Placement | None:
+    """Return the best placement on the first devices, by its step or by its load."""
+    known = [
+        (c.seconds or c.bound or c.placed.load * len(whole.sizes), c.placed.placement)
+        for c in whole.placements
+        if c.placed is not None and max(c.placed.placement.rank_of) < devices
+    ]
+    return min(known, key=lambda c: c[0])[1] if known else None
+
+
+def _row_seconds(request: PlanRequest, whole: Plan, options: Options, grid: Grid) -> float:
+    """Estimate the step of one row of a grid, without the sums over rows; 0: it is not known.
+
+    All rows do the same, so a grid of many nodes need not be built to see that it is too slow.
+    """
+    best = _row_placement(whole, len(options.ranks) // grid.rows)
+    if len(whole.network.first) < MANY_NODES or best is None or options.memory is not None:
+        return 0.0
+    count = len(whole.sizes)
+    row = replace(options, data_axis=grid.rows, replicas_near=grid.near).grid[0]
+    options = replace(_like_whole(options, whole), devices=row)
+    if options.machine is not None:
+        options = replace(options, machine=options.machine.only(row))
+    network = make_network(request, replace(options, micro_batches=count * grid.rows), {})
+    network = replace(network, sizes=network.sizes[:count])
+    draft = Draft(network, replace(best, devices=row), options)
+    return _seconds(select_timed(draft, options.costs(network.first)))
+
+
+def _like_whole(options: Options, whole: Plan) -> Options:
+    """Return the options with the schedule of a plan, or with the named ones if it has no name."""
+    named = whole.choice.schedule if whole.choice.schedule in SCHEDULES else AUTO
+    return replace(options, schedule=named, named_only=True, near=1)
 
 
 def _splits(whole: Plan, options: Options) -> list[tuple[GroupSplit, ...]]:

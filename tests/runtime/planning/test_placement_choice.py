@@ -11,6 +11,7 @@ import symgraph as sg
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
 from partitioner.strategies import OBJECTIVES, STRATEGIES
+from runtime.planning import placement_candidates, planner
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.network import PlanRequest, make_network
@@ -80,6 +81,34 @@ def test_a_quick_plan_leaves_smaller_numbers_of_devices_to_its_caller(quick):
     made = decided("step", 8, devices=on.contexts, machine=on, named_only=quick)
     named = [c.placed.strategy for c in made.placements]
     assert ("chain, 2 devices" in named) is not quick
+
+
+def test_of_many_nodes_few_placements_are_scheduled_and_none_is_worse(monkeypatch):
+    """All strategies on 8, 7, ... devices were scheduled, seconds each: 96 layers never ended."""
+    every = decided("step", 8)
+    monkeypatch.setattr(placement_candidates, "MANY_NODES", 10)
+    few = decided("step", 8)
+    assert few.choice.seconds == every.choice.seconds
+    counts = [sum(c.seconds is not None for c in made.placements) for made in (every, few)]
+    assert counts[1] < counts[0]
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_grids_of_many_nodes_are_planned_if_a_row_alone_is_promising(monkeypatch, layers):
+    x = sg.sym.Variable("data")
+    for i in range(layers):
+        x = sg.sym.FullyConnected(x, num_hidden=16, name=f"fc{i}")
+    x = sg.sym.LinearRegressionOutput(x, name="loss")
+    feeds = {name: Feed(TensorType((32, 16))) for name in ("data", "loss_label")}
+    wrt = [n for n in x.list_arguments() if n not in feeds]
+    on = {"devices": ON.contexts, "machine": ON, "strategy": "auto", "schedule": "auto"}
+    options = Options(micro_batches=2, **on)
+    every = plan(x, feeds, options, wrt=wrt)
+    monkeypatch.setattr(planner, "MANY_NODES", 1)
+    some = plan(x, feeds, options, wrt=wrt)
+    assert some.choice.seconds == every.choice.seconds
+    for grid, row in zip(every.splits, some.splits, strict=True):
+        assert row.seconds == grid.seconds or row.bound <= grid.seconds * planner.ROW_GAIN
 
 
 @pytest.mark.slow
