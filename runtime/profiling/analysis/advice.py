@@ -12,16 +12,16 @@ AUTO = "auto"
 SEARCH = "let `symgraph search` vary what this config leaves fixed"
 
 
-def advice(profile: Profile, config: Config, *, pays: bool | None = None) -> str:
+def advice(profile: Profile, config: Config, *, alone: str = "") -> str:
     """Return a sentence that names the largest loss of time, and what to change against it.
 
     Args:
         profile: The measured steps.
         config: What was measured.
-        pays: Whether the partition is faster than one device; None: not known.
+        alone: A device that is faster by itself; "": none is known.
     """
-    if pays is False:
-        return "one device is faster: run with devices=[cpu(0)] pipeline.micro_batches=1"
+    if alone:
+        return f"one device is faster: run with devices=[{alone}] pipeline.micro_batches=1"
     ranks = len(profile.parts)
     lost = {cause: seconds / (ranks * profile.step) for cause, seconds in _lost(profile).items()}
     cause = max(lost, key=lambda name: lost[name])

@@ -39,8 +39,9 @@ class ProfileResult(Result):
     @property
     def change(self) -> str:
         """A sentence with the one thing to change next."""
-        pays = None if self.gain is None else self.gain.pays
-        return advice(self.profile, self.config, pays=pays)
+        gain = self.gain
+        alone = gain.device if gain is not None and gain.pays is False else ""
+        return advice(self.profile, self.config, alone=alone)
 
     def passages(self) -> list[Passage]:
         """Return the verdict, the profile and the memory."""

@@ -265,7 +265,7 @@ def test_the_largest_loss_says_what_to_change_next(part, overrides, words, tmp_p
     own = RankParts(RankTime(**{**dict.fromkeys(PARTS, 0.0), part: profile.step}), 0.0)
     changed = replace(profile, parts=(own, own))
     assert words in advice(changed, config(tmp_path, *overrides))
-    assert "one device is faster" in advice(changed, config(tmp_path), pays=False)
+    assert "devices=[gpu(0)]" in advice(changed, config(tmp_path), alone="gpu(0)")
 
 
 # -- traces ---------------------------------------------------------------------------------------
