@@ -125,6 +125,16 @@ def packed_buffer(weight: Array, transposed: bool, dtype: Any) -> Array:
     return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
 
 
+def read_as_arrays(graph: Graph) -> set[Value]:
+    """Return the values that are read other than as packed weights."""
+    return {
+        value
+        for node in graph
+        for index, value in enumerate(node.inputs)
+        if index != 1 or packed_rows(node, graph) is None
+    }
+
+
 class LowParameters(NamedTuple):
     """A rank's parameters that are read in 16 bits and may be packed as they are."""
 
@@ -146,10 +156,8 @@ class LowParameters(NamedTuple):
         unread = {*casts} - {edge.value.node for edge in partition.edges}
         for body in partition.bodies.values() if casts else ():
             unread -= {body.imports.get(v.node, v).node for v in body.results}
-            for node in body.graph:
-                packed = packed_rows(node, body.graph) is not None
-                read = [v for i, v in enumerate(node.inputs) if not (packed and i == 1)]
-                unread -= {body.imports.get(v.node, v).node for v in read}
+            read = read_as_arrays(body.graph)
+            unread -= {body.imports.get(v.node, v).node for v in read}
         return cls(casts, frozenset(unread))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from partitioner.base.types import FORWARD, BodyKey
 from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, parameters, signature
-from runtime.backends.bodies import BoundBody, Call, NodeFailed
+from runtime.backends.bodies import BoundBody, Call, NodeFailed, read_as_arrays
 from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
 from runtime.profiling.calibration.bench import describe_machine, timed
@@ -36,6 +36,8 @@ from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
 from runtime.profiling.calibration.rates import measure_rates, measure_speed
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
+from symgraph.core.types import Value
+from symgraph.passes.precision import is_parameter_cast
 
 CALLS = 8  # the most calls of a signature in a pass
 CALLS_SECONDS = 4e-3  # the most time for them, except that two calls are always made
@@ -113,7 +115,8 @@ def measure(
             progress(min(1.0, (now - begun) / seconds) if seconds else 1.0)
     progress(1.0)
     alone = float(np.median(idling.every[IDLE]))
-    measured = {text: _measured(samples, text, alone) for text in samples.every}
+    measured = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
+    measured |= {text: _measured(samples, text, alone) for text in samples.every}
     dispatch, machine = float(np.median(loops)), describe_machine()
     return CostTable(speed, dispatch, Rates.mean(rates), caches, measured, failed, machine)
 
@@ -155,17 +158,25 @@ class _Excerpt:
     """A body that is run call by call."""
 
     def __init__(
-        self, body: BoundBody, signatures: Mapping[str, str], readers: Collection[str] = ()
+        self,
+        body: BoundBody,
+        signatures: Mapping[str, str],
+        names: Collection[str] = (),
+        readers: Collection[str] = (),
     ) -> None:
         """Split a body into calls.
 
         Args:
             body: the body.
             signatures: the signatures of its nodes, by name.
+            names: its nodes.
             readers: the nodes that read parameters.
         """
         self.body = body
         self.signatures = [signatures[step.name] for step in body.steps]
+        made = {step.name for step in body.steps}
+        #: Signatures of nodes that are made in the calls of others.
+        self.merged = [signatures[name] for name in names if name not in made]
         self.calls = [body._replace(steps=(step,)) for step in body.steps]
         self.readers = {
             signatures[step.name]: call
@@ -189,6 +200,8 @@ class _Excerpt:
                 times.append(clock() - start)
         for text, seconds in zip(self.signatures, times, strict=True):
             samples.every[text].append(seconds)
+        for text in self.merged:
+            samples.every[text].append(0.0)
 
     def run_at_once(self) -> float:
         """Return the seconds per call with all calls in one run."""
@@ -247,6 +260,8 @@ class _Prepare:
             pool: the workers.
         """
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
+        #: The signatures of casts that a run does not make: their readers take parameters packed.
+        self.unread: set[str] = set()
 
     def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
         """Return the calls of each worker for graphs that are not known yet."""
@@ -270,15 +285,20 @@ class _Prepare:
     def __call__(self, graph: Graph) -> list[_Excerpt]:
         """Return an excerpt for each worker."""
         texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
+        casts = {Value(name) for name in texts if is_parameter_cast(graph, name)}
+        unread = {v.node for v in casts - read_as_arrays(graph) - {*graph.outputs}}
+        self.unread |= {texts[name] for name in unread}
         chosen = []
         for name, text in texts.items():
-            if self.uses[text] < self.calls(graph[name], graph):
+            if name not in unread and self.uses[text] < self.calls(graph[name], graph):
                 chosen.append(name)
             self.uses[text] += 1
         while True:
             names = [name for name in chosen if texts[name] not in self.failed]
             readers = [name for name in names if self._depends(graph[name], graph)]
-            excerpts = [_Excerpt(cut_out(graph, names, own), texts, readers) for own in self.data]
+            excerpts = [
+                _Excerpt(cut_out(graph, names, own), texts, names, readers) for own in self.data
+            ]
             try:
                 list(self.pool.map(lambda excerpt: excerpt.run(Samples()), excerpts))
             except NodeFailed as error:

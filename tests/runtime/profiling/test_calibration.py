@@ -15,6 +15,7 @@ from partitioner import group2ctx
 from partitioner.base.types import Body
 from partitioner.costs.cost import signature
 from partitioner.cutting.cut import cut
+from runtime.backends.cpu.gemm import available
 from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
 from symgraph import cpu, rnn
 from symgraph.core.graph import Graph, Node
@@ -25,6 +26,7 @@ from symgraph.core.types import Array, TensorType, Value
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.passes.gradients import gradients
+from symgraph.passes.precision import is_parameter_cast, reduced
 from symgraph.passes.testing import op_graph
 
 Work = Callable[[], None]
@@ -204,3 +206,15 @@ def test_progress_is_told_and_ends_with_all():
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert {"processor", "cores", "blas", "numpy"} <= set(costs.machine)
+
+
+@pytest.mark.skipif(not available(), reason="packed products need AVX-512, or AVX2 and FMA")
+def test_casts_that_no_run_makes_are_free():
+    """Products of bfloat16 take weights packed from the parameters, so their casts are not made."""
+    graph = reduced(language_model(2), "bfloat16", ["data", "label"])
+    costs = measure([graph], seconds=0)
+    weights = [n for n in graph if is_parameter_cast(graph, n.name) and len(n.types[0].shape) == 2]
+    assert len(weights) >= 3
+    assert {costs.measured[signature(n, graph)].seconds for n in weights} == {0.0}
+    score = graph["scores"]
+    assert costs.measured[signature(score, graph)].seconds > 0
