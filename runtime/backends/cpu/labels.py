@@ -13,7 +13,6 @@ import numpy as np
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.cpu.rows import by_row, spare_ids, whole_numbers
-from runtime.backends.cpu.scratch import SCRATCH
 from runtime.backends.cpu.softmax import exp_sum, greater, greatest, scaled, scaled_exp
 from runtime.backends.cpu.table import CASTING, kernel
 from runtime.backends.cpu.vector import exp
@@ -23,6 +22,8 @@ from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.params import Attrs
 from symgraph.core.types import BFLOAT16, Array
 from symgraph.ops.loss import head_divisor, targets
+
+BLOCK = 2048  # numbers that are rounded together
 
 
 class Labels:
@@ -75,18 +76,31 @@ def head_grad(
 def head_grad_low_rows(
     prob: Array, ids: Array, begin: int, grad_scale: float, divisor: Array, room: Array, out: Array
 ) -> None:
+    scale = prob.dtype.type(grad_scale / divisor[0])
     for i in range(len(prob)):
-        row = slice(i, i + 1)
-        head_grad_rows(prob[row], ids[row], begin, grad_scale, divisor, room)
-        narrow(room.reshape(-1).view(np.uint32), out[i])
+        at = ids[i] - begin
+        for start in range(0, prob.shape[1], room.size):
+            row = prob[i, start : start + room.size]
+            part = room[: row.size]
+            scaled(row, part, scale)
+            if ids[i] >= 0 and 0 <= at - start < row.size:
+                part[at - start] = (row[at - start] - 1) * scale
+            if ids[i] < 0:
+                part[:] = 0
+            narrow(part.view(np.uint32), out[i, start : start + row.size])
 
 
 def head_grad_low(
-    labels: Labels, prob: Array, begin: int, grad_scale: float, divisor: Array, out: Array
+    labels: Labels,
+    prob: Array,
+    begin: int,
+    grad_scale: float,
+    divisor: Array,
+    room: Array,
+    out: Array,
 ) -> None:
-    """Compute the gradient rounded to bfloat16, a row at a time."""
+    """Compute the gradient rounded to bfloat16, a part of a row at a time."""
     labels.read()
-    (room,) = SCRATCH.arrays(prob.dtype, (1, prob.shape[1]))
     head_grad_low_rows(prob, labels.ids, begin, grad_scale, divisor, room, out)
 
 
@@ -106,7 +120,8 @@ def softmax_output_grad(call: KernelCall) -> BoundCall | None:
     rows = by_row(prob, label.size), by_row(out, label.size)
     numbers = labels, rows[0], a["begin"], a["grad_scale"], divisor
     if low:
-        return BoundCall(head_grad_low, (*numbers, as_words(rows[1])))
+        room = np.empty(BLOCK, prob.dtype)
+        return BoundCall(head_grad_low, (*numbers, room, as_words(rows[1])))
     return BoundCall(head_grad, (*numbers, rows[1]))
 
 

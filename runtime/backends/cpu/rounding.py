@@ -91,6 +91,28 @@ def caster(narrows: bool) -> Any:
 narrow_vector, widen_vector = caster(True), caster(False)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def add_vector(typing: Any, x: Any, y: Any, out: Any, count: Any) -> Any:
+    """Add at most a vector's numbers of bfloat16 at two addresses, in float32, to a third."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, FLOATS)
+        mask = v.below(args[3])
+        words_of = [b.shl(load_shorts(v, address, mask), words(16)) for address in args[:2]]
+        total = b.fadd(*[b.bitcast(word, v.type) for word in words_of])
+        store_shorts(v, rounded(v, total), args[2], mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@jit
+def add(x: int, y: int, out: int, size: int) -> None:
+    """Add arrays of bfloat16, by their addresses."""
+    for j in range(0, size, LANES):
+        add_vector(x + 2 * j, y + 2 * j, out + 2 * j, size - j)
+
+
 @jit
 def widen(low: Array, wide: Array) -> None:
     """Copy bfloat16, as uint16, to float32, as uint32; both flat."""

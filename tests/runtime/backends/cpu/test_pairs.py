@@ -119,6 +119,7 @@ def test_casts_give_the_bits_of_ml_dtypes(rng):
 
 
 CALLS = [
+    ("elemwise_mul", [(16, 40), (16, 40)], {}),
     ("elemwise_add", [(16, 40), (16, 40)], {}),
     ("_sum_rows", [(30, 1100)], {}),
     ("Activation", [(5, 33)], {"act_type": "tanh"}),
@@ -146,14 +147,27 @@ def test_operators_in_16_bits_round_once(name, shapes, given, low, rng):
         np.testing.assert_allclose(out.astype("f8"), want.astype("f8"), step, 0.02)
 
 
+def test_the_gradient_of_softmax_writes_what_its_cast_would(rng):
+    label = np.array([3, -1, 4999, 0, 7, 2048], "float32")
+    prob = numbers(rng, (6, 5000), "float32")
+    op = find("_softmax_output_grad")
+    given = {"use_ignore": True, "ignore_label": -1.0, "grad_scale": 0.3}
+    attrs = parse_params(op.name, "grad", op.params, given)
+    outs = [np.empty((6, 5000), dtype) for dtype in (np.float32, BFLOAT16)]
+    for out in outs:
+        function, args = KERNELS[op.name](KernelCall(attrs, (prob, label), (out,), CallContext()))
+        function(*args)
+    np.testing.assert_array_equal(outs[0].astype(BFLOAT16), outs[1])
+
+
 def test_wide_memory_that_moves(rng):
     """A larger call makes the thread's memory anew, after smaller ones were bound."""
     calls = []
     for size in (3, 5000):
         ins = tuple([numbers(rng, size) for _ in range(2)])
         call = KernelCall({}, ins, (np.empty(size, BFLOAT16),), CallContext())
-        calls.append((through_float32(KERNELS["elemwise_add"], call), call))
+        calls.append((through_float32(KERNELS["elemwise_mul"], call), call))
     for bound, call in calls:
         bound.function()
-        wanted = (call.ins[0].astype("f4") + call.ins[1].astype("f4")).astype(BFLOAT16)
+        wanted = (call.ins[0].astype("f4") * call.ins[1].astype("f4")).astype(BFLOAT16)
         np.testing.assert_array_equal(call.outs[0], wanted)
