@@ -35,7 +35,7 @@ from tests.helpers.pipelines import (
 from tests.runtime.schedule.chains import GRID
 
 CORNERS = [(1, 1, 4), (2, 1, 3), (1, 3, 5), (2, 2, 4), (1, 5, 1), (4, 1, 1)]
-LARGE = 1024  # runs of one phase: more would take the test suite minutes
+LARGE = 300  # runs of one phase: more would take the test suite minutes
 
 
 def groups(v: int, p: int, shape: str) -> dict[str, object]:
