@@ -316,13 +316,16 @@ def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, st
         graph: A body's graph.
         found: The arrays of its nodes.
     """
-    order = {node.name: at for at, node in enumerate(graph)}
     nodes = [*graph]
-    readers = Counter(value for node in graph for value in node.inputs)
+    casts = [n for n in nodes if n.op == "Cast" and graph[n.inputs[0].node].op in CASTING]
+    if not casts:
+        return {}
+    order = {node.name: at for at, node in enumerate(nodes)}
+    readers = Counter(value for node in nodes for value in node.inputs)
     direct = {}
-    for cast in nodes:
-        made = graph[cast.inputs[0].node] if cast.op == "Cast" else cast
-        if made.op not in CASTING or readers[cast.inputs[0]] > 1 or cast.inputs[0] in graph.outputs:
+    for cast in casts:
+        made = graph[cast.inputs[0].node]
+        if readers[cast.inputs[0]] > 1 or cast.inputs[0] in graph.outputs:
             continue
         between = nodes[order[made.name] + 1 : order[cast.name]]
         used = [*made.inputs, *[v for n in between for v in n.inputs]]
