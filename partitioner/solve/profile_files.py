@@ -20,6 +20,7 @@ import numpy as np
 
 from partitioner.costs.consistency import Timed, outliers
 from partitioner.solve.problem import Problem, Transfer, published
+from partitioner.solve.replicated import Layers
 from symgraph.core.errors import ConfigError
 
 TIMES = ("forward_compute_time", "backward_compute_time")
@@ -83,6 +84,26 @@ def parse_profile(
         accelerators=1,
     )
     return problem, tuple(x.title for x in layers), tuple(notes)
+
+
+def replicated_layers(text: str) -> Layers:
+    """Parse a profile for `replicate`: without inputs, and without pieces that nobody reads."""
+    every, edges = _parse(text)
+    sources, targets = {a for _, a, _ in edges}, {b for _, _, b in edges}
+    kept = [
+        x
+        for x in every
+        if (x.name in targets or not x.title.startswith("Input"))
+        and (x.name in sources or not x.title.startswith("__getitem__"))
+    ]
+    number = {layer.name: i for i, layer in enumerate(kept)}
+    arcs = frozenset((number[a], number[b]) for _, a, b in edges if a in number and b in number)
+    return Layers(
+        np.array([(x.forward + x.backward) / 1e3 for x in kept]),
+        np.array([x.parameters for x in kept]),
+        np.array([x.activation for x in kept]),
+        arcs,
+    )
 
 
 def _parse(text: str) -> tuple[list[Layer], list[tuple[int, str, str]]]:
