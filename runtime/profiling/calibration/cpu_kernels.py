@@ -267,10 +267,8 @@ class _Prepare:
         """Return the calls of each worker for graphs that are not known yet."""
         teams = [self(graph) for graph in graphs if self.is_new(graph)]
         workers = len(self.data)
-        return [
-            _Pass([team[worker] for team in teams], CacheFlusher(caches, workers))
-            for worker in range(workers)
-        ]
+        sweeps = CacheFlusher(caches, workers)  # of all, as the memory that it reads is large
+        return [_Pass([team[worker] for team in teams], sweeps) for worker in range(workers)]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""
