@@ -28,7 +28,7 @@ from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
 LOG = logging.getLogger(__name__)
 MOST_PROVED = 8  # placements that are tried because of their bounds
-PROMISING = 4  # placements to try of those with the best estimates, and of the best when named
+PROMISING, BEST_NAMED = 8, 4  # placements to try: the first, and the best by named schedules
 CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
@@ -200,7 +200,7 @@ class _Tries:
                 return math.inf
 
         ranked = sorted(given, key=seconds)
-        return [p for p in given if p in given[:PROMISING] or p in ranked[:PROMISING]]
+        return [p for p in given if p in given[:PROMISING] or p in ranked[:BEST_NAMED]]
 
     def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""
