@@ -346,7 +346,8 @@ def tile_product(pairwise: bool) -> Any:
 
 
 multiply_wide_tile = tile_product(False)
-multiply_pair_tile = tile_product(True)
+# Where there is no such instruction, LLVM takes no code with it, and `multiply` widens always.
+multiply_pair_tile = tile_product(True) if has_pair_products() else multiply_wide_tile
 
 
 @jit
