@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -371,7 +372,7 @@ class Trainer:
             held_out: The figures of the last evaluation.
         """
         job, config = self.job, self.job.config
-        median = float(np.median(self.step_seconds)) if self.step_seconds else 0.0
+        median = median_low(self.step_seconds) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self.training, self.job.training)
         ranks = job.training.placement.ranks
         stall = float(np.median(self.stalls)) if self.stalls else 0.0
