@@ -15,6 +15,7 @@ from symgraph.core.types import Array
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHES = Caches(1 << 20, 32 << 20)  # where the system does not say
+LINE = 64  # bytes
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # OpenBLAS's names of kernels, by the widest vector instructions that they use.
 BLAS_KERNELS = {
@@ -72,11 +73,11 @@ class CacheFlusher:
 
     @cached_property
     def _own(self) -> Array:
-        return np.ones(2 * self._caches.own // 4, np.float32)
+        return _lines(2 * self._caches.own)
 
     @cached_property
     def _shared(self) -> Array:
-        return np.ones(2 * self._caches.shared * self._workers // 4, np.float32)
+        return _lines(2 * self._caches.shared * self._workers)
 
     def own(self) -> None:
         """Empty the cache of this core."""
@@ -85,6 +86,12 @@ class CacheFlusher:
     def all(self) -> None:
         """Empty the cache that the cores share."""
         self._shared.sum()
+
+
+def _lines(nbytes: int) -> Array:
+    """Take memory; return a number of each line of it, which is what a cache reads at once."""
+    memory = np.ones(nbytes // 4, np.float32)
+    return memory[:: LINE // memory.itemsize]
 
 
 # -- BLAS --------------------------------------------------------------------------------------
