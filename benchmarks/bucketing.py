@@ -121,7 +121,7 @@ def held(options: argparse.Namespace, lengths: Sequence[int]) -> tuple[int, int]
         trainer = make_trainer(HAND, options, stack)
         for length in [*lengths, *lengths]:
             trainer.training.step_batches([blank(trainer, length)])
-        pools = sum(shared.pool.memory.nbytes for shared in trainer.training.shared.values())
+        pools = sum(trainer.training.held.values())
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pools, pages * os.sysconf("SC_PAGE_SIZE")
