@@ -276,33 +276,30 @@ def _wire(task, flow, a, b):  # type: ignore[no-untyped-def]
 @compiled()
 def _ends(task, where, unit, long):  # type: ignore[no-untyped-def]
     """Return the least time before each unit's first run, and behind its last one."""
-    head, tail = np.zeros(len(long)), np.zeros(len(long))
+    head = _longest(task, where, unit, long, False)
+    return head, _longest(task, where, unit, long, True)
+
+
+@compiled()
+def _longest(task, where, unit, long, back):  # type: ignore[no-untyped-def]
+    """Return the longest way to each unit from what it waits for or, `back`, from what waits."""
+    longest, n = np.zeros(len(long)), len(where)
     starts, sources = task.sources
     for _ in range(SWEEPS):
         changed = False
-        for i in range(len(where)):
+        for k in range(n):
+            i = n - 1 - k if back else k
             for j in range(starts[i], starts[i + 1]):
                 s = sources[j]
-                if unit[s] != unit[i]:
-                    came = head[unit[s]] + long[unit[s]]
-                    came += _wire(task, task.flows[j], where[s], where[i])
-                    if came > head[unit[i]]:
-                        head[unit[i]], changed = came, True
+                a, b = (unit[i], unit[s]) if back else (unit[s], unit[i])
+                if a != b:
+                    way = longest[a] + long[a]
+                    way += _wire(task, task.flows[j], where[s], where[i])
+                    if way > longest[b]:
+                        longest[b], changed = way, True
         if not changed:
             break
-    for _ in range(SWEEPS):
-        changed = False
-        for i in range(len(where) - 1, -1, -1):
-            for j in range(starts[i], starts[i + 1]):
-                s = sources[j]
-                if unit[s] != unit[i]:
-                    left = tail[unit[i]] + long[unit[i]]
-                    left += _wire(task, task.flows[j], where[s], where[i])
-                    if left > tail[unit[s]]:
-                        tail[unit[s]], changed = left, True
-        if not changed:
-            break
-    return head, tail
+    return longest
 
 
 @compiled()

@@ -17,6 +17,7 @@ change of the file in which a function stands, not of what the function uses.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -176,6 +177,33 @@ def finish(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
             v.store_some(b.fadd(vectors[n], more), to, mask)
 
 
+def tile_shapes(v: Vectors, rows: Any, columns: Any) -> Iterator[tuple[int, int]]:
+    """Generate the choice of a tile's code: what is emitted for each shape runs for that shape.
+
+    Args:
+        v: The vectors.
+        rows: 1 to ROWS.
+        columns: At least 1; those of two vectors at most.
+
+    Yields:
+        The rows of the tile, and its vectors in a row.
+    """
+    b = v.builder
+    end, never = b.append_basic_block(), b.append_basic_block()
+    wide = b.icmp_signed(">", columns, I64(v.lanes))
+    switch = b.switch(b.add(b.mul(rows, I64(2)), b.zext(wide, I64)), never)
+    for height in range(1, ROWS + 1):
+        for across in (1, 2):
+            case = b.append_basic_block()
+            switch.add_case(I64(2 * height + across - 1), case)
+            b.position_at_end(case)
+            yield height, across
+            b.branch(end)
+    b.position_at_end(never)
+    b.unreachable()
+    b.position_at_end(end)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> Any:
     """Compute out (rows, columns) = a (rows, depth) times one block's panel, plus add.
@@ -192,19 +220,8 @@ def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> A
         v = Vectors(context, b, like)
         ends = [b.extract_value(args[2], i) for i in range(6)]
         steps = [b.extract_value(args[3], i) for i in range(3)]
-        end, never = b.append_basic_block(), b.append_basic_block()
-        wide = b.icmp_signed(">", ends[-1], I64(v.lanes))
-        switch = b.switch(b.add(b.mul(args[1], I64(2)), b.zext(wide, I64)), never)
-        for height in range(1, ROWS + 1):
-            for across in (1, 2):
-                case = b.append_basic_block()
-                switch.add_case(I64(2 * height + across - 1), case)
-                b.position_at_end(case)
-                finish(v, sums(v, height, across, ends, steps[0]), ends, steps)
-                b.branch(end)
-        b.position_at_end(never)
-        b.unreachable()
-        b.position_at_end(end)
+        for height, across in tile_shapes(v, args[1], ends[-1]):
+            finish(v, sums(v, height, across, ends, steps[0]), ends, steps)
         return context.get_dummy_value()
 
     tuples = integers(types.int64, 6), integers(types.int64, 3)

@@ -34,6 +34,7 @@ from runtime.backends.cpu.micro import (
     Vectors,
     first_line,
     integers,
+    tile_shapes,
 )
 from runtime.backends.cpu.rounding import (
     FLOATS,
@@ -323,20 +324,9 @@ def tile_product(pairwise: bool) -> Any:
             v = Vectors(context, b, FLOATS)
             ends = [b.extract_value(args[1], i) for i in range(4)]
             more = [b.extract_value(args[3], i) for i in range(4)]
-            end, never = b.append_basic_block(), b.append_basic_block()
-            wide = b.icmp_signed(">", ends[-1], I64(v.lanes))
-            switch = b.switch(b.add(b.mul(args[0], I64(2)), b.zext(wide, I64)), never)
-            for height in range(1, ROWS + 1):
-                for across in (1, 2):
-                    case = b.append_basic_block()
-                    switch.add_case(I64(2 * height + across - 1), case)
-                    b.position_at_end(case)
-                    tile = sums(v, height, across, ends, pairwise)
-                    finish(v, tile, args[2], [*more, ends[-1]], args[4])
-                    b.branch(end)
-            b.position_at_end(never)
-            b.unreachable()
-            b.position_at_end(end)
+            for height, across in tile_shapes(v, args[0], ends[-1]):
+                tile = sums(v, height, across, ends, pairwise)
+                finish(v, tile, args[2], [*more, ends[-1]], args[4])
             return context.get_dummy_value()
 
         four = integers(types.int64, 4)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import predict
-from runtime.profiling.analysis.record import Record, middle
+from runtime.profiling.analysis.record import Record
 from runtime.schedule.timeline import Timeline
 
 STREAM = 4  # batches of a measured step
@@ -70,12 +71,12 @@ class Pace:
     @property
     def every(self) -> float:
         """The median seconds of a batch while batches stream."""
-        return float(self.stream[middle(self.stream)])
+        return float(median_low(self.stream))
 
     @property
     def latency(self) -> float:
         """The median seconds of a batch alone."""
-        return float(self.alone[middle(self.alone)])
+        return float(median_low(self.alone))
 
     @property
     def seconds(self) -> Floats:
