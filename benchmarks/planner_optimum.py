@@ -8,8 +8,8 @@ differ only in the order of equal devices) is cut, lowered with every named sche
 unless a lower bound of its step is above the best step so far. With a memory limit, every set of
 stages that recompute counts too. Beside that stands what `strategy: auto, schedule: auto` returns.
 
-Results go to the file case by case, and seeds that it holds are not run again: the same command
-goes on where it was stopped, and one with more cases adds to them.
+Results go to the file case by case, and seeds that it holds are not run again. So the same command
+continues a run that was stopped, and a command with more cases adds them.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Enumeration:
         return best
 
     def limited(self, share: float) -> int:
-        """Choose a memory limit: so many times the least that some even placements need."""
+        """Choose a memory limit: `share` times the least that some even placements need."""
         tried = []
         for at in np.argsort(self.statics, kind="stable")[:EVENEST]:
             devices = tuple(self.devices[at].tolist())

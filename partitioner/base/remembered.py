@@ -1,4 +1,4 @@
-"""Results that are remembered for as long as the object lives that they were computed of."""
+"""A cache of results that lasts as long as the object from which they were computed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a function return what it returned before for the same first and equal other arguments.
+    """Cache a function's results for each object that is its first argument.
 
-    The first argument is compared by identity. Errors are not remembered.
+    Objects are told apart by identity, the other arguments by equality. Errors are not cached.
     """
     known: dict[int, list[tuple[tuple[Any, ...], dict[str, Any], Result]]] = {}
 

@@ -72,7 +72,7 @@ class Layers:
 
     @cached_property
     def sums(self) -> _Sums:
-        """What the dynamic programme knows of each down-set."""
+        """Sums over each down-set, which the dynamic programme looks up."""
         held = np.unpackbits(
             self.family.bits.astype("<u8").view(np.uint8), axis=1, bitorder="little"
         )[:, : len(self.seconds)].astype(bool)

@@ -39,9 +39,9 @@ class Lowest(NamedTuple):
     rows: Array
     """The device of each class: [placements, classes], the lowest bound first."""
     seconds: Array
-    """What their steps take at least."""
+    """Lower bounds on the seconds of their steps."""
     others: float
-    """What those of all others take at least."""
+    """A lower bound on the seconds of the steps of all other placements."""
 
 
 class PlacementBound:

@@ -34,7 +34,7 @@ from symgraph.passes.shards import place_of
 
 LOG = logging.getLogger(__name__)
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
-MANY_NODES = 2_000  # of a graph for which fewer placements are scheduled
+MANY_NODES = 2_000  # of a graph for which fewer placements, and only promising grids, are scheduled
 MOST_NODES = 100_000  # of a graph that is searched
 LIGHT = "chain"  # the strategy for fewer devices, where there are many nodes
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work

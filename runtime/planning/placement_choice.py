@@ -172,7 +172,7 @@ class _Tries:
         self.bound = min(self.shortest, *bounds)
 
     def _proved(self, placement: Placement) -> float:
-        """Return what the steps of a placement that was tried take at least, as far as is known."""
+        """Return the best known lower bound on the steps of a placement that was tried; 0: none."""
         for placed, plan in self.plans:
             options = plan.options
             if placed.placement != placement or options.recompute:

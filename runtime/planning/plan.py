@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def proof(self) -> str:
-        """How far the step is above the best placement's at most, in words; "": not known."""
+        """A sentence that bounds the gap to the best placement's step; "": no bound is known."""
         if self.bound is None or not self.choice.seconds:
             return ""
         count = count_text(len(self.sizes), "micro-batch")

@@ -23,6 +23,7 @@ from runtime.planning.grid import Grid, columns, grids_to_try, groups_in, in_fir
 from runtime.planning.heap import trim_heap
 from runtime.planning.network import PlanRequest, make_network
 from runtime.planning.options import AUTO, Options, PlacementOptions, require_options
+from runtime.planning.placement_candidates import MANY_NODES
 from runtime.planning.placement_choice import select_placement
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.schedule_choice import select_schedule, select_timed
@@ -46,7 +47,6 @@ from symgraph.passes.batching import Feed, batch_size
 LOG = logging.getLogger(__name__)
 ROW_STRATEGY = "chain"  # places a row of which no placement was tried
 MOST_BLAMED = 8  # constraints to leave out one after another
-MANY_NODES = 2_000  # of a graph whose grids are planned only if a row of them alone is promising
 ROW_GAIN = 1.05  # times the best step: what a row may take by another grid's schedule
 
 

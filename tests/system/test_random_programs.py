@@ -232,7 +232,7 @@ def stands(text: str) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_programs_hang_if_and_only_if_the_check_says_so(capacity):
-    """Of every outcome there are enough."""
+    """The random schedules have at least eight of each outcome."""
     outcomes = Counter[str]()
     rng = random.Random(f"{capacity}")
     for case, plan, alone in map(sample, range(16, 36)):

@@ -66,7 +66,7 @@ class Profile:
     bodies: tuple[BodyRow, ...]
     """What the runs of each body cost, the most expensive first."""
     parts: tuple[RankParts, ...]
-    """How each rank spends a step; the parts of a rank add up to `step`."""
+    """The parts of the step on each rank; those of a rank add up to `step`."""
     warnings: tuple[str, ...]
     """Sentences about costs that look wrong."""
     loss: float

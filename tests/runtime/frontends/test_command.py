@@ -168,7 +168,7 @@ def test_every_command_is_printed_at_80_columns():
 
 
 def saved(folder):
-    """Where the new network's checkpoint is, for a command."""
+    """Name the checkpoint of the new network, for a command."""
     return f"checkpoint.directory={folder}/saved"
 
 
@@ -221,7 +221,7 @@ def build(batch_size):
 
 
 def test_names_with_markup_and_escapes_are_shown_as_they_are(tmp_path, capsys):
-    """Of operators, groups and candidates; on a terminal, in a page, and in files."""
+    """Names of operators, groups and candidates, on a terminal, in a page, and in files."""
     (tmp_path / "net.py").write_text(NETWORK)
     strange = STRANGE.encode().decode("unicode_escape")
     config = {
