@@ -10,6 +10,11 @@ stages that recompute counts too. Beside that stands what `strategy: auto, sched
 
 Results go to the file case by case, and seeds that it holds are not run again. So the same command
 continues a run that was stopped, and a command with more cases adds them.
+
+    python -m benchmarks.planner_optimum --smallest --cases 20
+
+asks for less memory than any placement needs, whatever recomputes and with every named schedule:
+the limit that the refusal names must work, and must be no larger than the enumeration's least.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ from runtime.schedule.program import Program
 from runtime.schedule.replay import Simulator, memory_profile
 from symgraph.command_line import OK, Parser, status_of
 from symgraph.core.context import cpu
-from symgraph.core.errors import PlacementError, ScheduleError
+from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 from symgraph.core.types import Array, TensorType
 from symgraph.core.units import seconds_text
 from symgraph.frontend.symbol import Symbol
@@ -56,6 +61,7 @@ ROWS = 64  # samples of a micro-batch
 WIDTHS = (32, 64, 128, 256)
 PLACEMENTS = 70_000  # the most of one case
 LIMITED = 4096  # with a memory limit
+FEW = 256  # where the least memory of all placements is looked for
 EVENEST, PACKED = 6, 10  # placements, and plans of them, that may need the least memory
 GOOD, WORST = 1.02, 1.05  # times the optimum: of 97 % of the cases, and of all
 RATIOS = (1.0, 3.0)
@@ -113,11 +119,11 @@ class Optimum(NamedTuple):
 # -- random cases --------------------------------------------------------------------------------
 
 
-def random_case(seed: int, *, limited: bool) -> Case:
-    """Draw a network and a machine."""
+def random_case(seed: int, *, limited: bool, most: int | None = None) -> Case:
+    """Draw a network with no more than `most` placements, and a machine."""
     rng = np.random.default_rng(seed)
     machine = _random_machine(rng)
-    most = LIMITED if limited else PLACEMENTS
+    most = most or (LIMITED if limited else PLACEMENTS)
     count = min(16, int(np.log(most) / np.log(len(machine.devices)) + 1e-9))
     symbol, width = _random_network(rng, int(rng.integers(max(4, count - 4), count + 1)))
     return Case(symbol, machine, int(rng.choice([1, 2, 4, 8])), width)
@@ -242,15 +248,30 @@ class Enumeration:
 
     def limited(self, share: float) -> int:
         """Choose a memory limit: `share` times the least that some even placements need."""
-        tried = []
-        for at in np.argsort(self.statics, kind="stable")[:EVENEST]:
-            devices = tuple(self.devices[at].tolist())
-            placement = self.placement(devices)
-            for again in _subsets(placement.stages):
-                for name, seconds, peak in self._steps(placement, again):
-                    tried.append(Optimum(seconds, devices, name, 0, 0, peak, again))
+        evenest = np.argsort(self.statics, kind="stable")[:EVENEST]
+        tried = chain.from_iterable(map(self._peaks, evenest))
         least = sorted(tried, key=lambda trial: trial.peak)[:PACKED]
         return int(share * min(map(self._packed, least)))
+
+    def least_memory(self) -> int:
+        """Return the bytes below which no placement has a plan, by enumeration."""
+        least = sys.maxsize
+        for at in np.argsort(self.statics, kind="stable"):
+            if self.statics[at] >= least:
+                break
+            for trial in sorted(self._peaks(at), key=lambda trial: trial.peak):
+                if trial.peak >= least:
+                    break
+                least = min(least, self._packed(trial))
+        return least
+
+    def _peaks(self, at: int) -> Iterator[Optimum]:
+        """Yield the bytes of a placement with every schedule and set of stages that recompute."""
+        devices = tuple(self.devices[at].tolist())
+        placement = self.placement(devices)
+        for again in _subsets(placement.stages):
+            for name, seconds, peak in self._steps(placement, again):
+                yield Optimum(seconds, devices, name, 0, 0, peak, again)
 
     def _trials(self, devices: tuple[int, ...], below: float) -> Iterator[Optimum]:
         """Yield the steps of a placement that are shorter and keep the limit."""
@@ -355,6 +376,30 @@ def compare(seed: int, *, limited: bool) -> dict[str, Any]:
     }
 
 
+def smallest(seed: int) -> bool:
+    """Compare the limit that a refusal names with the least memory of all placements."""
+    case = random_case(seed, limited=True, most=FEW)._replace(memory=sys.maxsize)
+    least = Enumeration(case).least_memory()
+    limit = least - 1
+    while (named := _named(case._replace(memory=limit))) <= limit:
+        limit = named - 1  # the planner knows schedules that the enumeration does not
+    works = _named(case._replace(memory=named)) <= named
+    print(
+        f"seed {seed}: named {named}, {named / least:.4f} of the enumeration's least; "
+        f"a plan within it {'works' if works else 'FAILS'}",
+        flush=True,
+    )
+    return works and named <= least
+
+
+def _named(case: Case) -> int:
+    """Return the bytes of the plan that fits a limit, or the limit that the refusal names."""
+    try:
+        return plan(case.symbol, case.feeds, case.options, wrt=None).choice.peak
+    except LimitError as error:
+        return error.smallest
+
+
 def show(rows: Sequence[dict[str, Any]]) -> bool:
     """Print the distribution of ratios; return whether it is as good as it should be."""
     ratios = np.array([row["ratio"] for row in rows])
@@ -385,9 +430,13 @@ def run() -> int:
     parser.add_argument("--limited", type=int, default=4, help="one in so many has a memory limit")
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON lines, added to")
+    parser.add_argument("--smallest", action="store_true", help="check the limits of refusals")
     options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.cases)
+    if options.smallest:
+        return OK if all([smallest(seed) for seed in seeds]) else 1
     rows = _known(options.results)
-    for seed in range(options.seed, options.seed + options.cases):
+    for seed in seeds:
         limited = bool(options.limited) and seed % options.limited == options.limited - 1
         if any((row["seed"], row["memory"] is not None) == (seed, limited) for row in rows):
             continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ class Sketch:
         self, network: Network, options: Options, coarse: Coarse, costs: Costs, prices: CostModel
     ) -> None:
         self.coarse, self.mbs = coarse, len(network.sizes)
-        self._names = [*SCHEDULES] if options.schedule == AUTO else [options.schedule]
+        self._names = tuple(SCHEDULES) if options.schedule == AUTO else (options.schedule,)
         self._order = options.order
         self._lists = options.schedule == AUTO and not options.named_only
         self._outline = outline(network.first, coarse.of, len(coarse))
@@ -337,27 +337,34 @@ class Sketch:
         """Return the orders of the named schedules whose backward phase is split, or is not."""
         known = rank_of, keys, split
         if known not in self._orders:
-            found = (self._order_of(name, rank_of, keys, split) for name in self._names)
-            orders = [order for order in found if order is not None]
-            self._orders[known] = list({order.tobytes(): order for order in orders}.values())
+            number = np.full((len(PHASES), len(rank_of)), -1)
+            for body, (stage, phase) in enumerate(keys):
+                number[PHASES.index(phase), stage] = body
+            orders = [
+                np.concatenate([_numbers(program.columns, number, split) for program in lists])
+                for lists in _distinct(self._names, self._order, rank_of, self.mbs)
+                if _splits(lists) == split
+            ]
+            counts = [np.bincount(order, minlength=len(keys)) for order in orders]
+            whole = [
+                o for o, count in zip(orders, counts, strict=True) if (count == self.mbs).all()
+            ]
+            self._orders[known] = list({order.tobytes(): order for order in whole}.values())
         return self._orders[known]
 
-    def _order_of(
-        self, name: str, rank_of: tuple[int, ...], keys: tuple[Key, ...], split: bool
-    ) -> Array | None:
-        """Return a schedule's order of bodies by rank; None: it is of the other kind."""
-        lists = [
-            Program.of(runs).columns for runs in compute_lists(name, self._order, rank_of, self.mbs)
-        ]
-        codes = [PHASES[code - RUN] for code in np.unique(np.concatenate([c.code for c in lists]))]
-        if any(phase in (INPUT, WEIGHT) for phase in codes) != split:
-            return None
-        number = np.full((len(PHASES), len(rank_of)), -1)
-        for body, (stage, phase) in enumerate(keys):
-            number[PHASES.index(phase), stage] = body
-        order = np.concatenate([_numbers(c, number, split) for c in lists])
-        every = np.bincount(order, minlength=len(keys)) == self.mbs
-        return order if every.all() else None
+
+@lru_cache(maxsize=1)  # a placement's lists are needed for one backward phase, then for two
+def _distinct(
+    names: tuple[str, ...], order: str | None, rank_of: tuple[int, ...], mbs: int
+) -> list[tuple[Program, ...]]:
+    """Return what ranks run by these schedules, each list once."""
+    return [*dict.fromkeys(compute_lists(name, order, rank_of, mbs) for name in names)]
+
+
+def _splits(lists: Sequence[Program]) -> bool:
+    """Tell whether a schedule cuts the backward phase in two."""
+    codes = np.unique(np.concatenate([program.columns.code for program in lists]))
+    return any(PHASES[code - RUN] in (INPUT, WEIGHT) for code in codes)
 
 
 def _turn(key: Key) -> tuple[int, int]:

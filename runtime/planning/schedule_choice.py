@@ -35,7 +35,7 @@ from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_schedule
 from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
-from runtime.schedule.program import Schedule
+from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay import memory_profile, simulate
 from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 from runtime.schedule.text import load_schedule_file
@@ -49,6 +49,7 @@ LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
 Costing = Callable[[], CostModel]
 Weights = Callable[[], Sequence[float]]
+_Lists = tuple[Program, ...] | Schedule
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
 
 
@@ -67,9 +68,10 @@ def select_schedule(draft: Draft, costs: Costing) -> Plan:
     segments = _time_segments(draft, costs)
     tries = _Tries(draft, costs, options.schedule == AUTO or len(segments) > 1)
     names = SCHEDULES if options.schedule == AUTO else (options.schedule,)
+    lists = {name: _lists_of(name, draft) for name in names}
     for steps in segments:
         for name in names:
-            tries.add(_named(name, draft, steps))
+            tries.add_named(name, lists[name], steps)
     if options.schedule == AUTO and not options.named_only:
         for steps in tries.promising():
             for split in (False, True):
@@ -92,6 +94,15 @@ class _Tries:
         self.best: Plan | None = None
         self.least: Plan | None = None  # the one that exceeds limits the least
         self._least = math.inf, 0  # by how much, and its bytes
+        self._named: dict[object, PlanCandidate] = {}  # by lists and time segment
+
+    def add_named(self, name: str, lists: _Lists, steps: int | None) -> None:
+        """Try a schedule by name, unless one that runs the same was tried."""
+        known = self._named.get((lists, steps))
+        if known is None:
+            self._named[lists, steps] = self.add(_named(name, lists, self.draft, steps)).choice
+        else:
+            self.candidates.append(replace(known, schedule=name))
 
     def add(self, attempt: Attempt, listed: Sequence[ListSchedule] = ()) -> Plan:
         """Try an attempt.
@@ -195,14 +206,17 @@ def _lowered(partition: Partition, lists: ComputeLists, options: ScheduleOptions
     return lower(partition, lists, update=options.update, replicas=replicas, weights=weights)
 
 
-def _named(name: str, draft: Draft, steps: int | None) -> Attempt:
-    """Return the attempt of a schedule of SCHEDULES, of `forward`, or of one in a file."""
-    lists: ComputeLists | Schedule
-    options = draft.options
+def _lists_of(name: str, draft: Draft) -> _Lists:
+    """Return what ranks run by a schedule of SCHEDULES, by `forward`, or by one in a file."""
     if Path(name).suffix in SCHEDULE_FILES:
         lists = load_schedule_file(name)
-    else:
-        lists = compute_lists(name, options.order, draft.placement.rank_of, draft.micro_batches)
+        return lists if isinstance(lists, Schedule) else tuple(lists)
+    rank_of, count = draft.placement.rank_of, draft.micro_batches
+    return compute_lists(name, draft.options.order, rank_of, count)
+
+
+def _named(name: str, lists: _Lists, draft: Draft, steps: int | None) -> Attempt:
+    """Return the attempt of a schedule."""
     programs = lists.programs if isinstance(lists, Schedule) else lists
     split = any(
         isinstance(i, Run) and i.phase in (INPUT, WEIGHT) for program in programs for i in program
@@ -212,12 +226,14 @@ def _named(name: str, draft: Draft, steps: int | None) -> Attempt:
         if isinstance(lists, Schedule):
             return lists
         segments = 1 + max((key.segment for key in partition.bodies), default=0)
-        return _lowered(partition, expand(lists, segments), options)
+        return _lowered(partition, expand(lists, segments), draft.options)
 
     return partial(draft.plan, name, split, scheduled, steps)
 
 
-def compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
+def compute_lists(
+    name: str, order: str | None, rank_of: Sequence[int], mbs: int
+) -> tuple[Program, ...]:
     """Return what ranks run by the schedule of that name.
 
     Args:
@@ -228,10 +244,12 @@ def compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int
     if order is not None and name != "gpipe":
         raise ConfigError(f"pipeline.order is for the schedule gpipe, not for {name}")
     if name == FORWARD_ONLY:
-        return forward_only(rank_of, mbs)
-    if order is not None:
-        return gpipe(rank_of, mbs, order=order)
-    return find_schedule(name)(rank_of, mbs)
+        lists: ComputeLists = forward_only(rank_of, mbs)
+    elif order is not None:
+        lists = gpipe(rank_of, mbs, order=order)
+    else:
+        lists = find_schedule(name)(rank_of, mbs)
+    return tuple(map(Program.of, lists))
 
 
 # -- time segments -------------------------------------------------------------------------------

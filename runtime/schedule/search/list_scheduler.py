@@ -157,15 +157,15 @@ class _Bench:
         """Try a schedule of SCHEDULES, if it runs all bodies of this topology."""
         compute = expand(SCHEDULES[name](self.topology.rank_of, self.mbs), self.segments)
         order = self.numbered.order(compute)
-        if order is not None:
+        if order is not None and self._known(order) is None:
             self._try(compute, order)
 
     def try_order(self, order: Array) -> _Trial:
         """Try the schedule of an order, unless it was tried before."""
-        for trial, other in self.tried:
-            if np.array_equal(order, other):
-                return trial
-        return self._try(self.numbered.programs(order), order)
+        return self._known(order) or self._try(self.numbered.programs(order), order)
+
+    def _known(self, order: Array) -> _Trial | None:
+        return next((trial for trial, other in self.tried if np.array_equal(order, other)), None)
 
     def _try(self, compute: list[Program], order: Array) -> _Trial:
         schedule = lower(self.topology, compute)
