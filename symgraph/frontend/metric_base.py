@@ -68,7 +68,7 @@ class EvalMetric:
     def reset_local(self) -> None:
         """Reset the local average, but not the one that `get_global` returns.
 
-        A class that has its own `reset` alone, as before MXNet 1.4, has one average, which is reset.
+        A class with a `reset` of its own alone, as before MXNet 1.4, has one average: that one.
         """
         kind = type(self)
         if kind.reset is not EvalMetric.reset and kind.reset_local is EvalMetric.reset_local:
