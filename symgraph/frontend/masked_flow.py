@@ -14,7 +14,10 @@ from symgraph.frontend.control_flow import Nested, flattened, foreach, nested
 from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symbol import Symbol
 
-PAGE = "see docs/from_mxnet.md, 'What exists'"
+NEEDED = (
+    "not an int of 1 or more, but a planned graph needs to know how many iterations to hold: see "
+    "docs/from_mxnet.md, 'What exists'"
+)
 
 
 def while_loop(
@@ -40,18 +43,14 @@ def while_loop(
         name: ignored, as by MXNet, for the node's name.
 
     Returns:
-        The outputs of all iterations, stacked along a first axis of length max_iterations, with
-        zeros where there was none (MXNet: any values); and the last variables.
+        The outputs of all iterations, stacked along a first axis of length max_iterations (0 where
+        there was none, MXNet: anything), and the last variables.
 
     Raises:
-        GraphError: without max_iterations of 1 or more, or if new variables are not nested as the
-            old ones.
+        GraphError: without max_iterations, or if new variables are not nested as the old ones.
     """
     if not isinstance(max_iterations, int) or max_iterations < 1:
-        raise GraphError(
-            f"while_loop: max_iterations={max_iterations!r}, but a planned graph needs to know how "
-            f"many iterations to hold, 1 or more; {PAGE}"
-        )
+        raise GraphError(f"while_loop: max_iterations={max_iterations!r} is {NEEDED}")
     _, layout = flattened(loop_vars, "while_loop: loop_vars")
 
     def body(_: Symbol, states: Nested) -> tuple[Nested, Nested]:
@@ -60,15 +59,12 @@ def while_loop(
         running = running * _truth(cond(*given), "while_loop: the condition")
         made, after = func(*given)
         outputs, form = flattened([] if made is None else made, "while_loop: outputs")
-        new, new_layout = flattened(after, "while_loop: new variables")
-        if new_layout != layout:
-            raise GraphError(
-                f"while_loop: func returns variables {after!r}, which are not nested as "
-                f"{loop_vars!r}"
-            )
-        old, _ = flattened(before, "while_loop: loop_vars")
-        kept = [_op("where", running, *pair) for pair in zip(new, old, strict=True)]
         shown = [_op("where", running, out, _op("zeros_like", out)) for out in outputs]
+        new, after_layout = flattened(after, "while_loop: new variables")
+        if after_layout != layout:
+            raise GraphError(f"while_loop: new variables {after!r} are not nested as {loop_vars!r}")
+        pairs = zip(new, flattened(before, "")[0], strict=True)
+        kept = [_op("where", running, *pair) for pair in pairs]
         return nested(shown, form), [running, nested(kept, layout)]
 
     steps = _op("_zeros", shape=(max_iterations,))

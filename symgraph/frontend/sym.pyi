@@ -2749,12 +2749,11 @@ class _contrib:
             name: ignored, as by MXNet, for the node's name.
 
         Returns:
-            The outputs of all iterations, stacked along a first axis of length max_iterations, with
-            zeros where there was none (MXNet: any values); and the last variables.
+            The outputs of all iterations, stacked along a first axis of length max_iterations (0 where
+            there was none, MXNet: anything), and the last variables.
 
         Raises:
-            GraphError: without max_iterations of 1 or more, or if new variables are not nested as the
-                old ones."""
+            GraphError: without max_iterations, or if new variables are not nested as the old ones."""
 
 contrib: _contrib
 

@@ -60,9 +60,9 @@ def test_cond_chooses_a_branch(flag, value, of_a, of_b):
 
 def test_errors_say_what_is_missing():
     x = sym.Variable("x")
-    with pytest.raises(GraphError, match=r"max_iterations=None, but .*docs/from_mxnet.md"):
+    with pytest.raises(GraphError, match=r"max_iterations=None is not .*docs/from_mxnet.md"):
         sym.contrib.while_loop(lambda x: x < 3, lambda x: (x, x), x)
-    with pytest.raises(GraphError, match="which are not nested as"):
+    with pytest.raises(GraphError, match="are not nested as"):
         sym.contrib.while_loop(lambda x: x < 3, lambda x: (x, x), [x], max_iterations=2)
     with pytest.raises(TypeError, match="the condition is a symbol of one element, not True"):
         sym.contrib.while_loop(lambda x: True, lambda x: (x, [x]), [x], max_iterations=2)
