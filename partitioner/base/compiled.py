@@ -6,6 +6,7 @@ the first two are often read-only; then a private folder below the system's temp
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import stat
@@ -39,6 +40,10 @@ def _check_environment() -> None:
 
 _check_environment()
 import numba  # noqa: E402  (it fails if the environment is not as it should be)
+
+_NUMBA_LOG = logging.getLogger("numba")
+if _NUMBA_LOG.level == logging.NOTSET:  # else a root logger at DEBUG gets each kernel's statements
+    _NUMBA_LOG.setLevel(logging.WARNING)
 
 
 def compiled(**options: Any) -> Callable[[_Function], _Function]:

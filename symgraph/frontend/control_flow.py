@@ -64,19 +64,19 @@ def foreach(
         GraphError: if the new states are not nested as the old ones.
         TypeError: for anything but symbols.
     """
-    slices, data_layout = _flat(data, "data")
-    states, state_layout = _flat(init_states, "init_states")
+    slices, data_layout = flattened(data, "foreach: data")
+    states, state_layout = flattened(init_states, "foreach: init_states")
     if not slices:
         raise GraphError("foreach needs data to count its steps by")
     with AttrScope(**{BODY: str(next(_bodies))}) as scope:
         variables = [_variable(f"data{i}") for i in range(len(slices))]
         variables += [_variable(f"state{i}") for i in range(len(states))]
         made, after = body(
-            _nested(variables[: len(slices)], data_layout),
-            _nested(variables[len(slices) :], state_layout),
+            nested(variables[: len(slices)], data_layout),
+            nested(variables[len(slices) :], state_layout),
         )
-    outputs, output_layout = _flat(made, "outputs")
-    ends, end_layout = _flat(after, "new states")
+    outputs, output_layout = flattened(made, "foreach: outputs")
+    ends, end_layout = flattened(after, "foreach: new states")
     if end_layout != state_layout:
         raise GraphError(
             f"foreach: the body returns states {after!r}, which are not nested as {init_states!r}"
@@ -87,22 +87,23 @@ def foreach(
     text = Symbol(network).tojson()
     found = Symbol(call("_foreach", "_foreach", inputs, {"body": text, **counts}))
     return (
-        _nested(list(found[: len(outputs)]), output_layout),
-        _nested(list(found[len(outputs) :]), state_layout),
+        nested(list(found[: len(outputs)]), output_layout),
+        nested(list(found[len(outputs) :]), state_layout),
     )
 
 
-def _flat(nested: Nested, what: str) -> tuple[list[Symbol], Layout]:
+def flattened(given: Nested, what: str) -> tuple[list[Symbol], Layout]:
     """Return the symbols of nested lists, and how they are nested."""
-    if isinstance(nested, Symbol):
-        return [nested], None
-    if not isinstance(nested, (list, tuple)):
-        raise TypeError(f"foreach: {what} are symbols, not {type(nested).__name__}")
-    parts = [_flat(part, what) for part in nested]
+    if isinstance(given, Symbol):
+        return [given], None
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"{what} are symbols, not {type(given).__name__}")
+    parts = [flattened(part, what) for part in given]
     return [s for symbols, _ in parts for s in symbols], [layout for _, layout in parts]
 
 
-def _nested(symbols: Sequence[Symbol], layout: Layout) -> Nested:
+def nested(symbols: Sequence[Symbol], layout: Layout) -> Nested:
+    """Return the symbols in lists as `flattened` found them."""
     left = iter(symbols)
 
     def build(layout: Layout) -> Nested:

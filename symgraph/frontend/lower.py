@@ -148,11 +148,12 @@ class _Lowering:
 
 
 def _expanded(op: OpDef, site: Site, types: Mapping[str, TensorType]) -> Graph:
-    """Return the graph of a composite operator, whose variables are the operator's inputs."""
+    """Return the graph of a composite operator, whose variables are those inputs that it reads."""
     assert op.expand is not None
     symbol = op.expand(site, list(types.values()))
-    shapes = {name: type_.shape for name, type_ in types.items()}
-    return lower(symbol, shapes, {name: type_.dtype for name, type_ in types.items()})
+    read = {name: types[name] for name in symbol.list_inputs()}
+    shapes = {name: type_.shape for name, type_ in read.items()}
+    return lower(symbol, shapes, {name: type_.dtype for name, type_ in read.items()})
 
 
 def _with_batch_axis(site: Site, shape: Shape) -> dict[str, Any]:

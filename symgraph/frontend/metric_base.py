@@ -62,14 +62,20 @@ class EvalMetric:
 
     def reset(self) -> None:
         """Reset both averages."""
-        self.global_sum_metric = 0.0
-        self.global_num_inst = 0
-        self.reset_local()
+        self.global_sum_metric = self.sum_metric = 0.0
+        self.global_num_inst = self.num_inst = 0
 
     def reset_local(self) -> None:
-        """Reset the local average, but not the one that `get_global` returns."""
-        self.sum_metric = 0.0
-        self.num_inst = 0
+        """Reset the local average, but not the one that `get_global` returns.
+
+        A class with a `reset` of its own alone, as before MXNet 1.4, has one average: that one.
+        """
+        kind = type(self)
+        if kind.reset is not EvalMetric.reset and kind.reset_local is EvalMetric.reset_local:
+            self.reset()
+        else:
+            self.sum_metric = 0.0
+            self.num_inst = 0
 
     def accumulate(self, sum_metric: float, num_inst: int) -> None:
         """Add a sum and a count from elsewhere, such as another rank's metric or a loss node."""

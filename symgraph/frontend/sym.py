@@ -27,6 +27,7 @@ from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.control_flow import foreach
 from symgraph.frontend.infer import dtype_of, shape_of
 from symgraph.frontend.init import Initializer
+from symgraph.frontend.masked_flow import cond, while_loop
 from symgraph.frontend.namespace import Namespace, operator
 from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symbol import Symbol, binary, from_json
@@ -96,7 +97,7 @@ def _require_number(name: str, key: str, value: Any) -> None:
 
 var = Variable
 random = sym_random
-contrib = Namespace("sym.contrib", "_contrib_", foreach=foreach)
+contrib = Namespace("sym.contrib", "_contrib_", foreach=foreach, while_loop=while_loop, cond=cond)
 linalg = Namespace("sym.linalg", "_linalg_")
 
 

@@ -302,6 +302,24 @@ def GroupNorm(
     sample and group of channels; gamma and beta have one number for each group. data:
     (batch, channel, ...). MXNet GroupNorm."""
 
+def IdentityAttachKLSparseReg(
+    data: Symbol | None = None,
+    moving_avg: Symbol | None = None,
+    sparseness_target: float = 0.1,
+    penalty: float = 0.001,
+    momentum: float = 0.9,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""The data (batch, units), which are outputs of a sigmoid; the gradient has penalty * ((1 -
+    target) / (1 - average) - target / average) added, so that each unit is as seldom active
+    as sparseness_target says. Training moves the average of each unit, moving_avg, to
+    momentum * moving_avg + (1 - momentum) * the batch's mean; the gradient sees it moved.
+    MXNet IdentityAttachKLSparseReg."""
+
 def InstanceNorm(
     data: Symbol | None = None,
     gamma: Symbol | None = None,
@@ -487,7 +505,7 @@ def RNN(
     state_outputs: bool = False,
     use_sequence_length: bool = False,
     bidirectional: bool = False,
-    projection_size: Any = None,
+    projection_size: int | None = None,
     lstm_state_clip_min: Any = None,
     lstm_state_clip_max: Any = None,
     lstm_state_clip_nan: Any = False,
@@ -500,10 +518,12 @@ def RNN(
     bidirectional=True, else 1. `parameters` is one vector: the weights of all layers and
     directions, each for the input and then for the state, then all biases in the same order;
     rnn.FusedRNNCell packs and unpacks it. `state`, and `state_cell` of an lstm, are
-    (num_layers * D, B, state_size). With use_sequence_length=True, sequence_length (B,)
-    tells how many steps of each sample count, 1 or more. Outputs are (T, B, D * state_size)
-    and, with state_outputs=True, the last states. Dropout of probability p is between
-    layers. In a graph, the nodes of cells stand in its place. MXNet RNN."""
+    (num_layers * D, B, state_size). projection_size=P of an lstm multiplies each output by a
+    weight (P, state_size), which follows that for the state in the vector, so outputs and
+    `state` have P units. With use_sequence_length=True, sequence_length (B,) tells how many
+    steps of each sample count, 1 or more. Outputs are (T, B, D * state_size) and, with
+    state_outputs=True, the last states. Dropout of probability p is between layers. In a
+    graph, the nodes of cells stand in its place. MXNet RNN."""
 
 def ROIPooling(
     data: Symbol | None = None,
@@ -2508,7 +2528,7 @@ def where(
     wd_mult: float | None = None,
 ) -> Symbol:
     r"""x where condition is not 0, else y; condition has their shape, or is a vector with one
-    entry per row of axis 0. MXNet where."""
+    entry per row of axis 0, or one entry for all. MXNet where."""
 
 def zeros(
     shape: int | Sequence[int],
@@ -2640,6 +2660,26 @@ class _contrib:
         boxes, have the class ignore_label. There is no gradient. MXNet _contrib_MultiBoxTarget,
         which does not use minimum_negative_samples on CPUs."""
     @staticmethod
+    def cond(
+        pred: Symbol,
+        then_func: Callable[[], Nested],
+        else_func: Callable[[], Nested],
+        name: str = 'cond',
+    ) -> Nested:
+        r"""Choose between two networks (`mx.sym.contrib.cond`).
+
+        Both run; the gradient of what is not chosen is 0, unless it is infinite there.
+
+        Args:
+            pred: a symbol of one element.
+            then_func: a function without arguments that returns what holds if pred is not 0: a
+                symbol, or nested lists.
+            else_func: one that returns what holds if it is 0, nested alike and of the same shapes.
+            name: ignored.
+
+        Raises:
+            GraphError: if both are not nested alike."""
+    @staticmethod
     def ctc_loss(
         data: Symbol | None = None,
         label: Symbol | None = None,
@@ -2685,6 +2725,35 @@ class _contrib:
         Raises:
             GraphError: if the new states are not nested as the old ones.
             TypeError: for anything but symbols."""
+    @staticmethod
+    def while_loop(
+        cond: Callable[..., Symbol],
+        func: Callable[..., tuple[Nested, Nested]],
+        loop_vars: Nested,
+        max_iterations: int | None = None,
+        name: str = 'while_loop',
+    ) -> tuple[Nested, Nested]:
+        r"""Repeat a network while a condition holds, at most so often (`mx.sym.contrib.while_loop`).
+
+        The graph has max_iterations copies of the network, which all run. In those behind the last
+        iteration, the variables keep their values, and outputs and gradients are 0, unless a gradient
+        is infinite at these values.
+
+        Args:
+            cond: a function of the loop's variables that returns a symbol of one element; it is called
+                once.
+            func: a function of the loop's variables that returns (outputs, new variables); it is
+                called once.
+            loop_vars: the variables before the first iteration: a symbol, or nested lists.
+            max_iterations: the number of copies.
+            name: ignored, as by MXNet, for the node's name.
+
+        Returns:
+            The outputs of all iterations, stacked along a first axis of length max_iterations (0 where
+            there was none, MXNet: anything), and the last variables.
+
+        Raises:
+            GraphError: without max_iterations, or if new variables are not nested as the old ones."""
 
 contrib: _contrib
 

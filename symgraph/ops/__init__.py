@@ -31,6 +31,7 @@ from symgraph.ops import movement as movement
 from symgraph.ops import nn as nn
 from symgraph.ops import normalize as normalize
 from symgraph.ops import ordering as ordering
+from symgraph.ops import penalty as penalty
 from symgraph.ops import pool as pool
 from symgraph.ops import random as random
 from symgraph.ops import reduce as reduce

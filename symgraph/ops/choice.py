@@ -59,7 +59,7 @@ def where_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     condition = ins[0]
     branches, outs = same(site, ins[1:], outs)
     shape = outs[0]
-    if condition is not None and shape is not None:
+    if condition is not None and condition != (1,) and shape is not None:
         by_row = len(condition) == 1 and len(shape) > 1
         wanted = shape[:1] if by_row else shape
         condition = expect(site, "condition", condition, wanted, f"(x of shape {shape})")
@@ -100,5 +100,5 @@ register(
     batch=where_batch,
     full_inputs=("condition",),
     doc="x where condition is not 0, else y; condition has their shape, or is a vector with one "
-    "entry per row of axis 0. MXNet where.",
+    "entry per row of axis 0, or one entry for all. MXNet where.",
 )

@@ -37,7 +37,14 @@ def form_of(a: Attrs) -> Form:
     """Return the network that the parameters of either operator describe."""
     if "bidirectional" in a:
         letters = "lr" if a["bidirectional"] else "l"
-        return Form(a["mode"], a["state_size"], a["num_layers"], letters, a["p"])
+        return Form(
+            a["mode"],
+            a["state_size"],
+            a["num_layers"],
+            letters,
+            a["p"],
+            projection=a["projection_size"],
+        )
     return Form(
         a["mode"],
         a["state_size"],
@@ -64,7 +71,7 @@ def sequence_shapes(
     `width` is the features of the data that its parameters tell, or 0.
     """
     form = form_of(site.attrs)
-    units = len(form.directions) * form.units
+    units = len(form.directions) * form.width
     data = expect(site, "data", named["data"], (0, 0, width), "(time, batch, features)")
     out = expect(site, "output", outs[0], (0, 0, units))
     assert data is not None
@@ -73,13 +80,19 @@ def sequence_shapes(
     batch = expect(site, "output", out[1:2], data[1:2], f"(data of shape {data})")
     batch = expect(site, "sequence_length", named.get("sequence_length"), batch)
     assert steps is not None
-    state: Partial = (len(form.prefixes), *(batch or (0,)), form.units)
-    for known in (*(named.get(name) for name in form.states), *outs[1:]):
-        state = expect(site, "state", known, state, f"(data of shape {data})")
-    assert state is not None
-    found: dict[str, Partial] = dict.fromkeys(form.states, state)
-    found |= {"data": (*steps, state[1], data[2]), "sequence_length": state[1:2]}
-    return found, [(*steps, state[1], units), *[state] * (len(outs) - 1)]
+    cells, rows = len(form.prefixes), batch or (0,)
+    known = [
+        *((name, named.get(name)) for name in form.states),
+        *zip(form.states, outs[1:], strict=False),
+    ]
+    for name, shape in known:
+        wanted = (cells, *rows, form.state_widths[name])
+        state = expect(site, name, shape, wanted, f"(data of shape {data})")
+        assert state is not None
+        rows = state[1:2]
+    states: dict[str, Partial] = {n: (cells, *rows, form.state_widths[n]) for n in form.states}
+    found = {**states, "data": (*steps, *rows, data[2]), "sequence_length": rows}
+    return found, [(*steps, *rows, units), *list(states.values())[: len(outs) - 1]]
 
 
 def dtypes(site: Site, ins: Sequence[str | None]) -> DTypes:
@@ -117,6 +130,8 @@ def rnn_inputs(a: Attrs) -> Names:
 def rnn_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
     """The vector's length tells the data's features, and the other way round."""
     form, names = form_of(site.attrs), rnn_inputs(site.attrs)
+    if form.projection is not None and form.mode != "lstm":
+        site.fail(f"projection_size is for mode='lstm', not {form.mode!r}")
     named = dict(zip(names, ins, strict=True))
     vector = expect(site, "parameters", named["parameters"], (0,))
     assert vector is not None
@@ -155,7 +170,7 @@ register(
     params={
         **SHARED,
         "bidirectional": params.boolean(False),
-        "projection_size": params.only(None),
+        "projection_size": params.optional(params.count(most=1 << 24)),
         "lstm_state_clip_min": params.only(None),
         "lstm_state_clip_max": params.only(None),
         "lstm_state_clip_nan": params.only(False),
@@ -166,7 +181,9 @@ register(
     "bidirectional=True, else 1. `parameters` is one vector: the weights of all layers "
     "and directions, each for the input and then for the state, then all biases in the same "
     "order; rnn.FusedRNNCell packs and unpacks it. `state`, and `state_cell` of an lstm, are "
-    "(num_layers * D, B, state_size). With use_sequence_length=True, sequence_length (B,) tells "
+    "(num_layers * D, B, state_size). projection_size=P of an lstm multiplies each output by a "
+    "weight (P, state_size), which follows that for the state in the vector, so outputs and "
+    "`state` have P units. With use_sequence_length=True, sequence_length (B,) tells "
     "how many steps of each sample count, 1 or more. Outputs are (T, B, D * state_size) and, "
     "with state_outputs=True, the last states. Dropout of probability p is between layers. In a "
     "graph, the nodes of cells stand in its place. MXNet RNN.",

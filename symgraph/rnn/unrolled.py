@@ -6,6 +6,7 @@ With them a backward cell reads the whole sequence at once, to turn round each s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from symgraph.rnn.cells import (
     split_steps,
 )
 from symgraph.rnn.stacks import DropoutCell
-from symgraph.rnn.variants import GRUVariant, LSTMVariant, RNNVariant, gate
+from symgraph.rnn.variants import GRUVariant, LSTMVariant, ProjectedLSTM, RNNVariant, gate
 
 TNC = "TNC"
 CELLS: dict[str, type[RNNCell | LSTMCell | GRUCell]] = {
@@ -66,6 +67,13 @@ class Form:
     input_forget: bool = False
     #: Whether a GRU's reset gate multiplies the state's product with the weight, or the state.
     reset_after: bool = True
+    #: The units that an LSTM's output is projected to; None: it is not.
+    projection: int | None = None
+
+    @property
+    def width(self) -> int:
+        """The features of the output of each layer and direction."""
+        return self.units if self.projection is None else self.projection
 
     @property
     def rows(self) -> int:
@@ -80,7 +88,13 @@ class Form:
     @property
     def states(self) -> tuple[str, ...]:
         """The names of the states."""
-        return ("state", "state_cell") if self.mode == "lstm" else ("state",)
+        return tuple(self.state_widths)
+
+    @property
+    def state_widths(self) -> dict[str, int]:
+        """The features of each state, by its name."""
+        cell = {"state_cell": self.units} if self.mode == "lstm" else {}
+        return {"state": self.width, **cell}
 
     @property
     def usual_activations(self) -> tuple[str, ...]:
@@ -89,28 +103,29 @@ class Form:
 
     def size(self, width: int) -> int:
         """Return the length of MXNet's vector for data of this width."""
-        above = (self.layers - 1) * len(self.directions) * self.units
-        inner = self.layers * (self.units + 2)
-        return len(self.directions) * self.rows * (width + above + inner)
+        return sum(math.prod(shape) for _, shape in self.pieces(width))
 
     @property
     def usual(self) -> bool:
         """Whether the cells are those of cells.py."""
         odd = self.activations or self.clip or self.peepholes or self.input_forget
-        return self.reset_after and not odd
+        return self.reset_after and not odd and self.projection is None
 
     def pieces(self, width: int) -> Iterator[tuple[str, Shape]]:
         """Yield name and shape of each parameter, in the order of MXNet's vector.
 
         The weights of all cells come first, then all biases. `width` is that of the data.
         """
-        for what in ("weight", "bias"):
-            for at, prefix in enumerate(self.prefixes):
-                first = at < len(self.directions)
-                below = width if first else len(self.directions) * self.units
-                for kind, columns in (("i2h", below), ("h2h", self.units)):
-                    shape = (self.rows, columns) if what == "weight" else (self.rows,)
-                    yield f"{prefix}{kind}_{what}", shape
+        for at, prefix in enumerate(self.prefixes):
+            first = at < len(self.directions)
+            below = width if first else len(self.directions) * self.width
+            yield f"{prefix}i2h_weight", (self.rows, below)
+            yield f"{prefix}h2h_weight", (self.rows, self.width)
+            if self.projection is not None:
+                yield f"{prefix}h2r_weight", (self.projection, self.units)
+        for prefix in self.prefixes:
+            for kind in ("i2h", "h2h"):
+                yield f"{prefix}{kind}_bias", (self.rows,)
 
 
 @dataclass(frozen=True)
@@ -205,6 +220,8 @@ class Unroller:
                 given.set(name, symbol)
         if form.usual and form.mode.startswith("rnn_"):
             return RNNCell(form.units, form.mode.removeprefix("rnn_"), prefix, given)
+        if form.projection is not None:
+            return ProjectedLSTM(form.units, prefix, given, form.projection)
         if form.usual:
             return CELLS[form.mode](form.units, prefix=prefix, params=given)
         at, usual = form.directions.index(prefix[0]), form.usual_activations

@@ -99,6 +99,26 @@ class RNNVariant(RNNCell):
         super().__init__(num_hidden, lambda x, name: f(x), prefix, given)
 
 
+class ProjectedLSTM(LSTMCell):
+    """An LSTM cell whose output, and state h, is the usual one times a weight (projection, H)."""
+
+    def __init__(self, num_hidden: int, prefix: str, given: RNNParams, projection: int) -> None:
+        super().__init__(num_hidden, prefix, given)
+        self._projection = projection
+        self._projector = self._params.get("h2r_weight")
+
+    @property
+    def state_info(self) -> list[dict[str, Any]]:
+        h, c = super().state_info
+        return [{**h, "shape": (0, self._projection)}, c]
+
+    def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
+        inner, (_, next_c) = super()._step(name, inputs, states)
+        units = {"num_hidden": self._projection, "no_bias": True}
+        output = sym.FullyConnected(inner, self._projector, name=f"{name}h2r", **units)
+        return output, [output, next_c]
+
+
 class LSTMVariant(LSTMCell):
     """An LSTM cell with activations of the gates, of the new state and of the output.
 

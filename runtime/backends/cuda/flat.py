@@ -149,7 +149,7 @@ def logistic(call: KernelCall) -> BoundCall | None:
 @kernel("where")
 def where(call: KernelCall) -> BoundCall | None:
     condition, x, y = call.ins
-    if condition.dtype != x.dtype:
+    if condition.dtype != x.dtype and condition.size > 1:
         return choose(condition, x, y, call.outs[0])
     rows = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
     return by_element("where", [rows, x, y], call.outs[0])

@@ -331,6 +331,7 @@ def bind(
     grad_req: GradReq = "write",
     aux_states: Sequence[Any] | Mapping[str, Any] | None = None,
     group2ctx: Groups | None = None,
+    shared_exec: Executor | None = None,
     *,
     precision: str = FLOAT32,
 ) -> Executor:
@@ -345,6 +346,7 @@ def bind(
         grad_req: null, write or add: for all arguments, for each in order, or by name.
         aux_states: The arrays of `list_auxiliary_states`, likewise.
         group2ctx: ctx_group -> device, or the devices of its shards.
+        shared_exec: Ignored: an executor has memory of its own for what it computes on the way.
         precision: See `simple_bind`.
 
     Raises:

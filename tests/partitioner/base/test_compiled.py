@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """\
-import warnings
+import logging
+logging.basicConfig(level=logging.DEBUG)
 from partitioner.base.compiled import compiled
 @compiled()
 def twice(x):
@@ -45,6 +46,7 @@ def test_the_cache_goes_to_a_private_folder_if_numba_finds_none(tmp_path):
     private = folder / f"symgraph-{os.getuid()}"
     assert done.stdout.startswith(f"42 {private}"), done.stderr
     assert done.stderr.count("NUMBA_CACHE_DIR") == 1
+    assert "DEBUG" not in done.stderr  # numba's statements of each kernel
     assert private.stat().st_mode & 0o777 == 0o700
     assert list(private.rglob("*.nbi"))
     again = run(folder)

@@ -180,3 +180,33 @@ def test_a_loss_of_ones_own_in_a_pipeline_is_softmax_output():
             found.append(module.get_params()[0])
     for name, ours in found[0].items():
         np.testing.assert_allclose(ours, found[1][name], rtol=1e-5, atol=1e-8, err_msg=name)
+
+
+def test_a_numpy_op_computes_on_numpys_arrays():
+    """MXNet's older class: a softmax with the gradient of cross entropy, used in two nodes."""
+
+    class Softmax(sg.operator.NumpyOp):
+        def list_arguments(self):
+            return ["data", "label"]
+
+        def infer_shape(self, in_shape):
+            return [in_shape[0], in_shape[0][:1]], [in_shape[0]]
+
+        def forward(self, in_data, out_data):
+            assert type(in_data[0]) is np.ndarray
+            out_data[0][:] = np.exp(in_data[0])
+            out_data[0] /= out_data[0].sum(axis=1, keepdims=True)
+
+        def backward(self, out_grad, in_data, out_data, in_grad):
+            in_grad[0][:] = out_data[0]
+            in_grad[0][np.arange(2), in_data[1].astype(int)] -= 1
+
+    op = Softmax(need_top_grad=False)
+    net = op(data=op(sym.Variable("x"), name="first"), name="last")
+    assert net.list_arguments() == ["x", "first_label", "last_label"]
+    x = np.log(np.array([[1, 3], [1, 1]], "float32"))
+    with op(data=sym.Variable("x"), name="one").simple_bind(x=(2, 2)) as executor:
+        (output,) = executor.forward(is_train=True, x=x, one_label=np.array([0, 1]))
+        np.testing.assert_allclose(output, [[0.25, 0.75], [0.5, 0.5]], 1e-6)
+        executor.backward()
+        np.testing.assert_allclose(executor.grad_dict["x"], [[-0.75, 0.75], [0.5, -0.5]], 1e-6)

@@ -197,6 +197,19 @@ def test_a_metric_that_adds_up_by_itself():
     assert metric.get_global_name_value() == [("wrong", 2 / 3), ("accuracy", 1 / 3)]
 
 
+def test_a_metric_with_one_average_resets_it_by_itself():
+    """A Speedometer put 0 where MXNet's multi-task example has a number for each task."""
+
+    class ByTask(Wrong):
+        def reset(self):
+            self.sum_metric, self.num_inst = [0.0, 0.0], [0, 0]
+
+    metric = ByTask()
+    metric.sum_metric[1] = 3.0
+    metric.reset_local()
+    assert metric.sum_metric == [0.0, 0.0]
+
+
 def test_a_metric_without_a_measure_says_so():
     with pytest.raises(NotImplementedError, match=r"'mine': EvalMetric implements neither measure"):
         EvalMetric("mine").update(np.zeros(1), np.zeros(1))

@@ -63,6 +63,8 @@ def test_where(dtype):
     row = np.array([0, 1, 0], dtype)
     got = run_op("where", row, x, y)
     np.testing.assert_array_equal(got, [y[0], x[1], y[2]])
+    for one, wanted in ((1, x), (0, y)):
+        np.testing.assert_array_equal(run_op("where", np.array([one], dtype), x, y), wanted)
 
 
 def test_where_gradients_do_not_let_nan_through():
@@ -92,6 +94,8 @@ def test_where_layouts():
     condition = ids(2, 4, 6)
     found = check_layout("where", [condition, x, y], [WHOLE, PARTIAL, PARTIAL], 2, (1, 1))
     assert found == [PARTIAL]
+    one = np.array([0])  # for all rows
+    assert check_layout("where", [one, x, y], [WHOLE, *[Split(0)] * 2], 4, (3, 1)) == [Split(0)]
     with pytest.raises(MicroBatchError, match="nonlinear function to a sum"):
         check_layout("where", [condition, x, y], [Split(0), PARTIAL, PARTIAL], 4, (2, 2))
     with pytest.raises(MicroBatchError, match="whose batch lies differently"):

@@ -228,8 +228,39 @@ def test_mxnets_operator_with_lengths():
     check(r, values, expected("gru", "lr", 1, values["data"], named, LENGTHS))
 
 
+def test_a_projected_lstm_equals_pytorchs():
+    """torch.nn.LSTM(2, 2, num_layers=2, bidirectional=True, proj_size=1), on the vector's order."""
+    r = rnn(num_layers=2, bidirectional=True, projection_size=1, state_outputs=True)
+    size, sums = 168, np.arange(1.0, 5).reshape(2, 1, 2)
+    shapes = [(2, 1, 2), (size,), (4, 1, 1), (4, 1, 2)]
+    assert r.infer_shape(r_parameters=(size,), data=(2, 1, 0)) == (
+        shapes,
+        [(2, 1, 2), *shapes[2:]],
+        [],
+    )
+    values = [
+        np.cos(np.arange(4)),
+        np.sin(np.arange(1, size + 1)),
+        np.arange(4) / 10,
+        np.arange(8) / -20,
+    ]
+    with r.simple_bind(data=(2, 1, 2)) as executor:
+        for array, value in zip(executor.arg_arrays, values, strict=True):
+            array[...] = value.reshape(array.shape)
+        outputs, h, c = executor.forward(is_train=True)
+        assert_allclose(outputs.ravel(), [-0.33040428, 0.13809924, -0.29848921, 0.04098994], 1e-5)
+        assert_allclose(h.ravel(), [-0.09475644, -0.07904976, -0.29848921, 0.13809924], 1e-5)
+        assert_allclose(c.ravel()[:4], [0.15026122, -0.26478122, -0.35019923, 0.42635473], 1e-5)
+        executor.backward([sums, np.zeros(h.shape), np.zeros(c.shape)])
+        of_x, of_vector = executor.grad_arrays[:2]
+        assert_allclose(of_x.ravel(), [0.08748226, 0.04146605, 0.19952292, 0.11490977], 1e-5)
+        assert_allclose(of_vector[:3], [0.00128371, 0.00051064, 0.04466263], 1e-4)
+        assert_allclose((of_vector * np.arange(size)).sum(), 120.91465, 1e-5)
+
+
 def rnn(**options):
-    return sym.RNN(sym.Variable("data"), mode="lstm", state_size=H, name="r", **options)
+    options = {"mode": "lstm", **options}
+    return sym.RNN(sym.Variable("data"), state_size=H, name="r", **options)
 
 
 def test_shapes_follow_from_one_another():
@@ -266,10 +297,15 @@ def test_shapes_that_do_not_fit(shapes, message):
         lower(rnn(), shapes)
 
 
+def test_only_an_lstm_is_projected():
+    with pytest.raises(ShapeError, match="projection_size is for mode='lstm', not 'gru'"):
+        rnn(mode="gru", projection_size=1).infer_shape(data=(T, B, WIDTH))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"projection_size": 3}, "projection_size=3 is not a valid value: only None"),
+        ({"projection_size": 0}, "projection_size=0 is not a valid"),
         ({"num_layers": 10**9}, "num_layers=1000000000 is not a valid int of 1 to 1000"),
         ({"state_size": 0}, "state_size=0 is not a valid"),
     ],
