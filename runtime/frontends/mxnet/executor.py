@@ -262,7 +262,7 @@ class Executor:
         return [*self.arg_dict.items(), *self.aux_dict.items(), *gradients]
 
     def debug_str(self) -> str:
-        """The placement and communication table, then every node with its stage."""
+        """The placement and communication table, every node with its stage, and the memory."""
         partition = self.plan.partition
         lines = [str(partition), ""]
         for key, body in partition.bodies.items():
@@ -270,6 +270,8 @@ class Executor:
             lines += [f"  {node}" for node in body.graph if not node.is_variable]
             sends = [e for e in partition.outgoing[key] if partition.crosses(e)]
             lines += [f"  send {e.tag}: {e}" for e in sends]
+        size = sum(self.plan.arena(rank).nbytes for rank in range(partition.ranks))
+        lines.append(f"Total {size >> 20} MB allocated")
         return "\n".join(lines)
 
     def close(self) -> None:
