@@ -260,7 +260,7 @@ def _type_of(output: Symbol, model: Model) -> tuple[Shape, str]:
     types = {name: feed.type for name, feed in model.feeds.items() if name in read}
     shapes = output.infer_shape(**{name: type_.shape for name, type_ in types.items()})[1]
     dtypes = output.infer_type(**{name: type_.dtype for name, type_ in types.items()})[1]
-    return shapes[0], dtypes[0]
+    return shapes[0], dtypes[0].name
 
 
 def _classes(x: Symbol, label: Symbol, shape: Shape, loss: LossConfig) -> Symbol:

@@ -12,11 +12,26 @@ import numpy as np
 from symgraph.core.errors import ConfigError, ShapeError
 from symgraph.core.reading import reading
 from symgraph.core.types import Array
-from symgraph.frontend.data_iter import NDArrayIter
+from symgraph.frontend.data_iter import DataBatch, NDArrayIter
 from symgraph.frontend.idx_file import read_idx
 
 
-class MNISTIter(NDArrayIter):
+class _FileIter(NDArrayIter):
+    """An iterator whose `getdata` and `getlabel` are one array, as of MXNet's over files."""
+
+    def next(self) -> DataBatch:
+        if not self.iter_next():
+            raise StopIteration
+        return DataBatch([self.getdata()], [self.getlabel()], self.getpad(), self.getindex())
+
+    def getdata(self) -> Any:
+        return super().getdata()[0]
+
+    def getlabel(self) -> Any:
+        return super().getlabel()[0]
+
+
+class MNISTIter(_FileIter):
     """Iterator over MNIST's files (`mx.io.MNISTIter`): numbers from 0 to 1 (255 / 256).
 
     Samples that do not fill a batch are left out.
@@ -79,7 +94,7 @@ class MNISTIter(NDArrayIter):
         )
 
 
-class CSVIter(NDArrayIter):
+class CSVIter(_FileIter):
     """Iterator over tables of numbers (`mx.io.CSVIter`).
 
     Args:
@@ -125,7 +140,7 @@ class CSVIter(NDArrayIter):
         )
 
 
-class LibSVMIter(NDArrayIter):
+class LibSVMIter(_FileIter):
     """Iterator over LibSVM's files, as dense arrays (`mx.io.LibSVMIter`).
 
     A line is a label and `place:number` for each number that is not 0; places count from 0.

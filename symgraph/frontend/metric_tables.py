@@ -155,9 +155,9 @@ class PearsonCorrelation(_Table):
         return numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]), x.size
 
     def figure(self, sums: Array) -> float:
-        x, y, xx, yy, xy = sums[1:] / sums[0]
-        spread = (xx - x * x) * (yy - y * y)
-        return float((xy - x * y) / math.sqrt(spread)) if spread > 0 else math.nan
+        n, x, y, xx, yy, xy = sums
+        spread = (n * xx - x * x) * (n * yy - y * y)
+        return float((n * xy - x * y) / math.sqrt(spread)) if spread > 0 else math.nan
 
 
 def _confusion(truth: Array, found: Array, classes: int) -> Array:

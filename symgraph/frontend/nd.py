@@ -20,7 +20,14 @@ from symgraph.core.context import Context
 from symgraph.core.errors import nearest
 from symgraph.core.types import Array, Shape, dtype_name
 from symgraph.frontend import left_out, random, sym
-from symgraph.frontend.ndarray import NDArray, array, call_function, on_arrays, on_context
+from symgraph.frontend.ndarray import (
+    NDArray,
+    array,
+    call_function,
+    call_operator,
+    on_arrays,
+    on_context,
+)
 from symgraph.frontend.params_file import read_arrays, write_arrays
 
 __all__ = [
@@ -172,6 +179,25 @@ def _arithmetic(name: str) -> Callable[[Any, Any], NDArray]:
     return compute
 
 
+# Functions of two arrays whose shapes broadcast, where those of `sym` take equal ones.
+BROADCASTING = ("maximum", "minimum", "power", "logical_and", "logical_or", "logical_xor")
+BROADCASTS = {"modulo": "mod", **{name: name for name in BROADCASTING}}
+
+
+def _broadcasting(name: str) -> Callable[[Any, Any], NDArray]:
+    operator = f"broadcast_{BROADCASTS[name]}"
+
+    def compute(lhs: Any, rhs: Any) -> NDArray:
+        kind = lhs.dtype if isinstance(lhs, np.ndarray) else rhs.dtype
+        pair = [a if isinstance(a, np.ndarray) else np.full(1, a, kind) for a in (lhs, rhs)]
+        made: NDArray = call_operator(operator, *pair)
+        return made
+
+    compute.__name__ = compute.__qualname__ = name
+    compute.__doc__ = f"Compute `{operator}` of two arrays, or of an array and a number."
+    return compute
+
+
 # -- files ---------------------------------------------------------------------------------------
 
 
@@ -220,6 +246,8 @@ def __getattr__(name: str) -> Any:
     left_out.refuse(f"nd.{name}")
     if name in ARITHMETIC:
         return _arithmetic(name)
+    if name in BROADCASTS:
+        return _broadcasting(name)
     found = None if name.startswith("__") or name in SYMBOLS_ONLY else getattr(sym, name, None)
     if found is None:
         raise AttributeError(f"symgraph.nd has no {name!r}; {nearest(name, __dir__())}")
@@ -228,4 +256,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     operators = [n for n in dir(sym) if not n.startswith("_") and n not in SYMBOLS_ONLY]
-    return sorted({*__all__, *ARITHMETIC, *operators})
+    return sorted({*__all__, *ARITHMETIC, *BROADCASTS, *operators})

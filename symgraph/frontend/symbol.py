@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.tags import both_spellings, lookup
 from symgraph.core.types import Shape
@@ -251,19 +253,24 @@ class Symbol(OperatorMethods, Outputs):
         inferred = infer_shapes(self, self._by_name("infer_shape_partial", args, kwargs))
         return tuple([[s or () for s in group] for group in self._by_kind(inferred)])
 
-    def infer_type(self, *args: Any, **kwargs: Any) -> tuple[list[str], list[str], list[str]]:
-        """Infer the dtypes of (arguments, outputs, auxiliary states), as names.
+    def infer_type(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        """Infer the dtypes of (arguments, outputs, auxiliary states), as numpy's.
 
-        Anything that is not determined is float32. Raises DTypeError for contradictions.
+        They are equal to their names and to numpy's types. Anything that is not determined is
+        float32. Raises DTypeError for contradictions.
         """
-        inferred = infer_dtypes(self, self._by_name("infer_type", args, kwargs))
-        arguments, outputs, states = self._by_kind(inferred)
+        arguments, outputs, states = self._dtypes("infer_type", args, kwargs, partial=False)
         return arguments, outputs, states
 
-    def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[str | None], ...]:
+    def infer_type_partial(self, *args: Any, **kwargs: Any) -> tuple[list[Any], ...]:
         """Infer dtypes as `infer_type` does, with None for those that are not determined."""
-        dtypes = self._by_name("infer_type_partial", args, kwargs)
-        return self._by_kind(infer_dtypes(self, dtypes, partial=True))
+        return self._dtypes("infer_type_partial", args, kwargs, partial=True)
+
+    def _dtypes(
+        self, method: str, args: Sequence[Any], kwargs: dict[str, Any], *, partial: bool
+    ) -> tuple[list[Any], ...]:
+        inferred = infer_dtypes(self, self._by_name(method, args, kwargs), partial=partial)
+        return tuple([[d and np.dtype(d) for d in group] for group in self._by_kind(inferred)])
 
     def _by_name(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args and kwargs:

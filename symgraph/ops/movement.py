@@ -58,9 +58,9 @@ Links = list[tuple[int, int]]  # (axis of the data, axis of the output) that are
 
 
 def grouped(site: Site, codes: Shape) -> list[Shape]:
-    """Return one entry per code; -4 with its two numbers."""
+    """Return one entry per code, from the right with `reverse`; -4 with its two numbers."""
     groups: list[Shape] = []
-    rest = iter(codes)
+    rest = reversed(codes) if site.attrs["reverse"] else iter(codes)
     for code in rest:
         halves = (next(rest, 0), next(rest, 0)) if code == -4 else ()
         if code < -4 or halves == (-1, -1) or any(h == 0 or h < -1 for h in halves):
@@ -108,8 +108,7 @@ def new_shape(site: Site, data: Shape) -> tuple[Shape, Links]:
     """Return Reshape's output for partly known data, 0 where unknown, and the axes it keeps."""
     groups = grouped(site, codes_of(site))
     if site.attrs["reverse"]:
-        backwards = [(g[0], *g[:0:-1]) for g in reversed(groups)]
-        dims, links = walk(site, data[::-1], backwards)
+        dims, links = walk(site, data[::-1], groups)
         dims = dims[::-1]
         links = [(len(data) - 1 - i, len(dims) - 1 - j) for i, j in links]
     else:
@@ -130,6 +129,7 @@ def reshape_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes
         if any(g[0] == -2 for g in groups):
             return ins, outs
         dims = tuple(max(d, 0) for g in groups for d in (g[1:] or g))
+        dims = dims[::-1] if site.attrs["reverse"] else dims
         return ins, [unify(site, dims, out, "output shapes")]
     dims, links = new_shape(site, data)
     out = unify(site, dims, out, "output shapes")
@@ -182,7 +182,7 @@ register(
     view=same_memory,
     doc="The same elements in another shape. In `shape`, 0 keeps a dimension, -1 is inferred, -2 "
     "keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may "
-    "be -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's "
+    "be -1); reverse=True matches dimensions from the right, and has -4 behind a, b. target_shape is MXNet 0.x's "
     "form: 0 is inferred, and keep_highest keeps the first dimension. MXNet Reshape.",
 )
 

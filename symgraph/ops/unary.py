@@ -166,6 +166,16 @@ register(
 )
 
 register(
+    name="_identity_with_attr_like_rhs",
+    inputs=("lhs", "rhs"),
+    shape=same,
+    compute=lambda env, a, x, like: x,
+    grad=lambda c: (c.gy, None),
+    view=same_memory,
+    doc="lhs, whose shape must be that of rhs. MXNet _identity_with_attr_like_rhs.",
+)
+
+register(
     name="BlockGrad",
     inputs=("data",),
     shape=same,

@@ -15,6 +15,7 @@ import numpy as np
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.types import Array
 from symgraph.frontend.io import DataBatch, DataDesc, DataIter
+from symgraph.frontend.ndarray import viewed
 
 LAYOUTS = ("NT", "TN")
 
@@ -243,8 +244,8 @@ def sentence_batch(
     if by_time:
         data, label = np.ascontiguousarray(data.T), np.ascontiguousarray(label.T)
     return DataBatch(
-        [data],
-        [label],
+        [viewed(data)],
+        [viewed(label)],
         shape[0] - len(sentences),
         bucket_key=bucket_key,
         provide_data=[*described[:1]],

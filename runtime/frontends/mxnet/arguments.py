@@ -162,7 +162,7 @@ def argument_types(symbol: Symbol, feeds: Mapping[str, Feed]) -> dict[str, Tenso
     dtypes = symbol.infer_type(**{name: feed.type.dtype for name, feed in feeds.items()})
     names = symbol.list_arguments(), (), symbol.list_auxiliary_states()
     return {
-        name: TensorType(shape, dtype)
+        name: TensorType(shape, dtype.name)
         for which in (0, 2)
         for name, shape, dtype in zip(names[which], shapes[which], dtypes[which], strict=True)
     }

@@ -213,11 +213,11 @@ class BoundNetwork:
         assert isinstance(self._last, Phases)
         self._last.write_outputs(targets)
 
-    def gradients_of(self, inputs: Sequence[str]) -> list[Array]:
-        """The gradients of those inputs that have any, in this order."""
+    def gradients_of(self, inputs: Sequence[str]) -> dict[str, Array]:
+        """The gradients of those inputs that have any, by name and in this order."""
         if not self.input_grads:
             raise RunError("no gradients of inputs: bind with inputs_need_grad, call backward")
-        return [self.input_grads[name] for name in inputs if name in self.input_grads]
+        return {name: self.input_grads[name] for name in inputs if name in self.input_grads}
 
     def backward(self, out_grads: Any) -> None:
         """Compute gradients, without the loss scale, into the store or `input_grads`.

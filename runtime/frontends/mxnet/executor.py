@@ -6,6 +6,7 @@ of the same checked schedule: each half sends and receives all messages whose se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, current_context, require_context
 from symgraph.core.errors import GraphError, nearest
-from symgraph.core.types import Array, TensorType, is_float
+from symgraph.core.types import Array, Shape, TensorType, is_float
 from symgraph.frontend.ndarray import NDArray, viewed
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.precision import FLOAT32
@@ -180,7 +181,8 @@ class Executor:
     ) -> Executor:
         """Bind the same network to other shapes of some arguments (MXNet reshape).
 
-        Arrays whose shapes stay are shared with this Executor, the others are zeros.
+        Arrays and outputs share the memory of this Executor's: the first elements, if there are
+        fewer now. Those that grow are zeros.
 
         Args:
             partial_shaping: Whether arguments that are not named may change their shapes.
@@ -203,11 +205,12 @@ class Executor:
 
         def kept(table: dict[str, Array]) -> dict[str, Array]:
             types = {n: TensorType(new[n], a.dtype.name) for n, a in table.items()}
-            other = {n: t for n, t in types.items() if t.shape != table[n].shape}
-            return table | self._placement.zeros(other)
+            larger = {n: t for n, t in types.items() if t.size > table[n].size}
+            fit = {n: _first(a, new[n]) for n, a in table.items() if n not in larger}
+            return fit | self._placement.zeros(larger)
 
         options = self.plan.options
-        return bind(
+        executor = bind(
             self.symbol,
             options.default,
             kept(self.arg_dict),
@@ -217,6 +220,10 @@ class Executor:
             options.groups,
             precision=options.precision,
         )
+        for i, (old_output, output) in enumerate(zip(self.outputs, executor.outputs, strict=True)):
+            if output.size <= old_output.size:
+                executor.outputs[i] = executor._outputs[i] = _first(old_output, output.shape)
+        return executor
 
     def copy_params_from(
         self,
@@ -255,7 +262,7 @@ class Executor:
         return [*self.arg_dict.items(), *self.aux_dict.items(), *gradients]
 
     def debug_str(self) -> str:
-        """The placement and communication table, then every node with its stage."""
+        """The placement and communication table, every node with its stage, and the memory."""
         partition = self.plan.partition
         lines = [str(partition), ""]
         for key, body in partition.bodies.items():
@@ -263,6 +270,8 @@ class Executor:
             lines += [f"  {node}" for node in body.graph if not node.is_variable]
             sends = [e for e in partition.outgoing[key] if partition.crosses(e)]
             lines += [f"  send {e.tag}: {e}" for e in sends]
+        size = sum(self.plan.arena(rank).nbytes for rank in range(partition.ranks))
+        lines.append(f"Total {size >> 20} MB allocated")
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -403,6 +412,11 @@ def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {n: np.asarray(a) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
 
 
-def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[str]) -> Types:
-    pairs = zip(shapes, dtypes, strict=True)
-    return {n: TensorType(*pair) for n, pair in zip(names, pairs, strict=True)}
+def _first(array: Array, shape: Shape) -> Array:
+    """An array's first elements in a shape, on its memory; itself if that is its shape."""
+    return array if array.shape == shape else array.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def _types(names: Sequence[str], shapes: Sequence[Any], dtypes: Sequence[Any]) -> Types:
+    columns = zip(names, shapes, dtypes, strict=True)
+    return {name: TensorType(shape, dtype.name) for name, shape, dtype in columns}

@@ -191,8 +191,6 @@ class ParameterStore:
         tables: Iterable[FirstValues],
         initializer: AnyInitializer | None,
         attrs: Mapping[str, Mapping[str, str]],
-        *,
-        allow_missing: bool,
     ) -> None:
         """Set first values: the given ones, and the initializer's for the rest.
 
@@ -200,10 +198,8 @@ class ParameterStore:
             tables: The parameters and the auxiliary states.
             initializer: Sets the values that are not given.
             attrs: The attributes of variables.
-            allow_missing: Whether some of the names may be missing among the given values.
 
         Raises:
-            GraphError: A value is missing; nothing has changed.
             ShapeError: A value has another shape; nothing has changed.
         """
         tables = list(tables)
@@ -212,8 +208,6 @@ class ParameterStore:
             for name in names:
                 if table is not None and name in table:
                     values[name] = self._fitting(name, table[name])
-                elif table is not None and not allow_missing:
-                    raise GraphError(f"parameter {name!r} is missing among those given")
         for name in [name for names, _ in tables for name in names]:
             array = self.arrays[name]
             if name in values:

@@ -248,8 +248,8 @@ class StoreModule(BaseModule):
     ) -> None:
         """Set first values of parameters: the given ones, and the initializer's for the rest.
 
-        Raises GraphError for a name that is no parameter unless allow_extra, and, if any are
-        given, for a parameter that is not given unless allow_missing.
+        Raises GraphError for a name that is no parameter unless allow_extra, and, if any are given,
+        RunError for a parameter that is not given unless allow_missing.
         """
         store, names = self._store, self._names
         if store.ready and not force_init:
@@ -263,11 +263,13 @@ class StoreModule(BaseModule):
         initializer = create_initializer(initializer, arg_params)
         tables = FirstValues(names.parameters, arg_params), FirstValues(names.states, aux_params)
         for known, values in tables:
+            missing = [] if values is None else [name for name in known if name not in values]
+            if missing and not allow_missing:
+                raise RunError(f"parameter {missing[0]!r} is missing among those given")
             for name in values or ():
                 if name not in known and not allow_extra:
                     raise GraphError(f"no parameter {name!r}; {nearest(name, known)}")
-        attrs = names.symbol.attr_dict()
-        store.initialize(tables, initializer, attrs, allow_missing=allow_missing)
+        store.initialize(tables, initializer, names.symbol.attr_dict())
         self._loaded = None
 
     def get_params(self) -> tuple[Params, Params]:
@@ -350,9 +352,14 @@ class StoreModule(BaseModule):
         return per_context([*map(viewed, self._last.outputs())], merge_multi_context)
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
-        """The gradients of the inputs, in the order of data_names; merging: as `get_outputs`."""
+        """The gradients of the inputs, in the order of data_names; merging: as `get_outputs`.
+
+        The context of each is the device where its input is read.
+        """
         found = self._last.gradients_of(self.data_names)
-        return per_context([*map(viewed, found)], merge_multi_context)
+        device_of = self._last.plan.device_of
+        placed = [viewed(array, device_of(name)) for name, array in found.items()]
+        return per_context(placed, merge_multi_context)
 
     def get_states(self, merge_multi_context: bool = True) -> list[Any]:
         """The values of `state_names`; merging: as `get_outputs`."""

@@ -21,6 +21,10 @@ from symgraph.frontend.ndarray import viewed
 _ONE_AT_A_TIME = threading.Lock()  # for the counts of an optimizer that several ranks share
 
 
+class ScheduledRate(ConfigError, UserWarning):
+    """A learning rate is set though a scheduler gives it; MXNet raises UserWarning."""
+
+
 @dataclass
 class Optimizer:
     """Base class of optimizers, with the settings common to all (`mx.optimizer.Optimizer`).
@@ -106,7 +110,7 @@ class Optimizer:
     @lr.setter
     def lr(self, rate: float) -> None:
         if self.lr_scheduler is not None:
-            raise ConfigError(
+            raise ScheduledRate(
                 f"{type(self).__name__}: the learning rate is its lr_scheduler's; set lr_scheduler "
                 "to None first"
             )

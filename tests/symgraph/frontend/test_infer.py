@@ -218,7 +218,7 @@ def test_dtypes_follow_from_the_data():
     assert named(net, net.infer_type(data=np.float64)[0]) == dict.fromkeys(
         net.list_arguments(), "float64"
     )
-    assert set(net.infer_type()[0]) == {"float32"}
+    assert {d.name for d in net.infer_type()[0]} == {"float32"}
     by_label = named(net, net.infer_type(data="float16", softmax_label="int32")[0])
     assert (by_label["fc1_weight"], by_label["softmax_label"]) == ("float16", "int32")
 
@@ -252,7 +252,7 @@ def test_dtypes_go_back_from_outputs_to_inputs():
     stack = sg.rnn.LSTMCell(4)
     begin = stack.begin_state(func=sym.Variable)
     outputs, _ = stack.unroll(1, sym.Variable("data"), begin_state=begin, merge_outputs=True)
-    assert set(outputs.infer_type(data="float64")[0]) == {"float64"}
+    assert {d.name for d in outputs.infer_type(data="float64")[0]} == {"float64"}
 
 
 def test_a_mixture_of_dtypes_names_the_node():

@@ -159,7 +159,7 @@ def test_given_parameters_must_fit():
     with pytest.raises(GraphError, match="no parameter 'fc1_wieght'; did you mean 'fc1_weight'"):
         module.set_params({**params, "fc1_wieght": 1})
     module.set_params({**params, "other": 1}, allow_extra=True)
-    with pytest.raises(GraphError, match="parameter 'fc1_bias' is missing among those given"):
+    with pytest.raises(RunError, match="parameter 'fc1_bias' is missing among those given"):
         module.set_params({"fc1_weight": params["fc1_weight"]})
     module.set_params({"fc1_weight": params["fc1_weight"]}, allow_missing=True)
     with pytest.raises(ShapeError, match=r"'fc1_bias' is given \(1,\), but is \(8,\)"):
