@@ -1,4 +1,4 @@
-"""The wheel: what `pip install` brings runs without the checkout."""
+"""What `pip install` brings runs without the checkout, and `pip install -e` brings types."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def tree(tmp_path_factory) -> Path:
+    """A copy of what is installed."""
+    folder = tmp_path_factory.mktemp("tree")
+    kept = ["symgraph", "partitioner", "runtime", "pyproject.toml", "README.md", "LICENSE"]
+    subprocess.run(["cp", "-r", *kept, folder], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tree, tmp_path_factory) -> Path:
     """A folder into which the built wheel is installed, without what it depends on."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "-q"]
-    tree = folder / "tree"
-    kept = ["symgraph", "partitioner", "runtime", "setup.cfg", "pyproject.toml"]
-    tree.mkdir()
-    subprocess.run(["cp", "-r", *kept, "README.md", "LICENSE", tree], cwd=ROOT, check=True)
     subprocess.run([*pip, "wheel", "--no-deps", "-w", folder, tree], check=True, timeout=120)
     (wheel,) = folder.glob("*.whl")
     target = folder / "site"
@@ -50,3 +55,18 @@ def test_the_wheel_runs_the_quickstart_and_the_readmes_program(site, tmp_path):
         assert done.returncode == 0, (line, done.stderr)
     assert done.stdout.startswith("(32, 10) <Plan: ")
     assert (tmp_path / "runs/demo/index.html").is_file()
+
+
+@pytest.mark.slow  # makes a virtual environment, with setuptools from PyPI
+def test_mypy_finds_the_types_of_an_editable_install(tree, tmp_path):
+    """They were not found from other folders: setuptools' hook for imports is not for mypy."""
+    pytest.importorskip("mypy")
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
+    pip = [python, "-m", "pip", "-q", "install", "--no-deps", "-e", tree]
+    subprocess.run(pip, check=True, timeout=120)
+    call = "symgraph.sym.FullyConnected(symgraph.sym.Variable('x'), num_hiden=3)"
+    (tmp_path / "script.py").write_text(f"import symgraph\n\n{call}\n")
+    command = [sys.executable, "-m", "mypy", "--python-executable", python, "script.py"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert 'did you mean "num_hidden"?' in found.stdout

@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from symgraph.core.columns import columns, wrapped
+from symgraph.core.glossary import column_note
 from symgraph.core.units import seconds_text, value_text
 from symgraph.core.visible import visible, visible_lines
 
@@ -94,6 +95,8 @@ class Console:
             table.add_row(*map(Text, row))
         self.line(title)
         self.rich.print(table)
+        if note := column_note(columns):
+            self.line(f"  {note}")
 
     def summary(self, rows: Mapping[str, object]) -> None:
         """Write the figures of a finished run, one name and value per row."""

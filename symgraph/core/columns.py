@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
+from symgraph.core.glossary import column_note
+
 LEAST = 40  # columns of a terminal; text for narrower ones is cut by them
 INDENT = 4  # columns, of the rest of a line
 _COLUMNS: ContextVar[int | None] = ContextVar("columns", default=None)
@@ -36,7 +38,8 @@ def fitting(stream: TextIO, environ: Mapping[str, str]) -> Iterator[None]:
 def aligned_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Format rows of cells as lines whose columns are aligned to the right.
 
-    What does not fit beside the others is a further table below, with the first column again.
+    What does not fit beside the others is a further table below, with the first column again. Last
+    comes what the columns mean.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     most = columns()
@@ -51,7 +54,8 @@ def aligned_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     for block in blocks:
         lines += [""] if lines else []
         lines += ["  ".join(row[n].rjust(widths[n]) for n in block) for row in rows]
-    return lines
+    note = column_note(rows[0])
+    return [*lines, *wrapped(f"  {note}").split("\n")] if note else lines
 
 
 def _width(widths: Sequence[int], numbers: Sequence[int]) -> int:

@@ -19,6 +19,7 @@ from runtime.profiling.report.text import MIXTURES, mixture_rows, several
 from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
 from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.draw import MEANING
+from symgraph.core.glossary import column_note
 from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
 from symgraph.core.visible import visible_lines
 
@@ -83,6 +84,7 @@ def render(
         ranking=ranking,
         data=data.replace("<", "\\u003c"),
         parts=list(PARTS.items()),
+        note=column_note,
         kinds=[*kinds, (OTHER, "updates and reductions"), (MESSAGE, "messages")],
     )
     return visible_lines(page)
@@ -259,7 +261,7 @@ def _messages(profile: Profile) -> Rows:
         )
         for edge in sorted(crossing, key=lambda edge: -edge.type.nbytes)
     ]
-    return ("value", "type", "bodies", "ranks", "bytes"), rows
+    return ("value", "type", "bodies", "ranks", "size"), rows
 
 
 def _memory(show: Show) -> Rows:

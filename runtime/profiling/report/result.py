@@ -13,6 +13,7 @@ import numpy as np
 
 from symgraph.core.columns import aligned_columns
 from symgraph.core.errors import ConfigError, nearest
+from symgraph.core.glossary import column_note
 from symgraph.core.visible import visible, visible_lines
 
 # The names of the columns, and the rows.
@@ -58,7 +59,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
         "".join(f'<{tag} style="{CELL}">{escape(visible(cell))}</{tag}>' for cell in row)
         for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
     ]
-    return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in marked)}</table>"
+    table = f"<table>{''.join(f'<tr>{cells}</tr>' for cells in marked)}</table>"
+    return table + _paragraph(list(filter(None, [column_note(rows[0])])))
 
 
 class Result(ABC):

@@ -14,7 +14,11 @@ import yaml
 
 from runtime.frontends.cli.command import SUMMARIES, main
 from runtime.frontends.cli.config_schema import config_schema
+from symgraph.app import console
 from symgraph.app.run_options import MODES, OPTIONS, run_parser
+from symgraph.core import columns
+from symgraph.core.glossary import MEANING
+from symgraph.core.glossary import column_note as note
 from tests.helpers.profiles import costs
 from tests.helpers.small_lm import write_config
 
@@ -160,6 +164,10 @@ PRINTED = {
 }
 FOR_MACHINES = {"schema", "completion"}
 BY_OTHERS = {"postmortem"}  # tests/runtime/frontends/test_postmortem.py
+# Names of columns that need no explanation.
+PLAIN = """rank|device|stage|parameters|operator|speed|step|predicted|measured|strategy|schedule
+candidate|latency|memory|bandwidth|operations|on||predicted step|memory predicted|time a step
+memory bandwidth|rack/node/socket|link inside a|samples/s|peak of cpu(0)|peak of cpu(1)"""
 LONG = {"compare", "search", "machine"}
 
 
@@ -190,8 +198,11 @@ def written(tmp_path_factory):
     "name",
     [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PRINTED],
 )
-def test_output_fits_80_columns(name, written, capsys, monkeypatch):
+def test_output_fits_80_columns_and_explains_them(name, written, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    shown = set()
+    for module in (columns, console):
+        monkeypatch.setattr(module, "column_note", lambda head: shown.update(head) or note(head))
     words = PRINTED[name].format(
         config=written / "config.yaml", folder=written, saved=saved(written)
     )
@@ -199,6 +210,7 @@ def test_output_fits_80_columns(name, written, capsys, monkeypatch):
     said = capsys.readouterr()
     printed = [*said.out.splitlines(), *said.err.splitlines()]
     assert [line for line in printed if len(line.replace(str(written), "")) > 80] == []
+    assert shown - {*PLAIN.replace("\n", "|").split("|")} - {*MEANING} == set()
 
 
 STRANGE = 'a [red]"<b>&<!--\\n\\x1b[2J'

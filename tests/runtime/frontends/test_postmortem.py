@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.frontends.cli.command import main as symgraph
 from runtime.frontends.cli.schedule_commands import main
 from symgraph.run import main as run
 from tests.mpi.test_mpi_failures import write_config
@@ -11,13 +12,16 @@ from tests.mpi.test_mpi_failures import write_config
 FAULT = {"where": "b", "phase": "backward", "how": "raise", "step": 2}
 
 
-def test_the_story_of_a_rank_that_raised(tmp_path, capsys):
+def test_the_story_of_a_rank_that_raised_fits_80_columns(tmp_path, capsys, monkeypatch):
     path = write_config(tmp_path, args=FAULT, checkpoint={"directory": str(tmp_path / "ck")})
     assert run([str(path), "--json"]) == 1
     folder = tmp_path / "ck" / "flight"
     assert f"flight records: python -m runtime postmortem {folder}" in capsys.readouterr().err
-    assert main(["postmortem", str(folder)]) == 0
-    said = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    assert symgraph(["postmortem", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    said = " ".join(printed.split())
     assert "rank 1 failed first at 1B0 (step 2), node 'fault_b_grad0': RuntimeError" in said
     assert "waited in R3.0 for tag 3 (hidden_grad0, micro-batch 0) from rank 1" in said
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib
 import os
 import subprocess
@@ -105,9 +104,3 @@ def test_a_definition_for_mxnet_runs_after_its_import_line_is_changed():
     assert net.attr_dict()["net_embed_weight"]["__ctx_group__"] == "embed"
     initializer = mx.initializer.Xavier(factor_type="in", magnitude=2.34)
     assert initializer("pred_weight", (20, 6), "float32", seed=0).shape == (20, 6)
-
-
-def test_the_version_is_that_of_the_distribution():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    assert setup["metadata"]["version"] in (sg.__version__, "attr: symgraph.__version__")
