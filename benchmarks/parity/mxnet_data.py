@@ -29,9 +29,14 @@ def write_mnist(folder: Path, train: int = 6000, test: int = 10_000) -> None:
             path.write_bytes(head + array.tobytes())
 
 
+def write_few_digits(folder: Path) -> None:
+    """Write MNIST's files with as few images as examples need."""
+    write_mnist(folder, 2000, 500)
+
+
 def write_mnist_gz(folder: Path) -> None:
     """Write MNIST's files, each compressed too."""
-    write_mnist(folder)
+    write_few_digits(folder)
     for path in sorted(folder.glob("*-ubyte")):
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
 

@@ -114,8 +114,9 @@ class ProjectedLSTM(LSTMCell):
 
     def _step(self, name: str, inputs: Symbol, states: States) -> tuple[Symbol, States]:
         inner, (_, next_c) = super()._step(name, inputs, states)
-        units = {"num_hidden": self._projection, "no_bias": True}
-        output = sym.FullyConnected(inner, self._projector, name=f"{name}h2r", **units)
+        output = sym.FullyConnected(
+            inner, self._projector, num_hidden=self._projection, no_bias=True, name=f"{name}h2r"
+        )
         return output, [output, next_c]
 
 

@@ -360,6 +360,7 @@ SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
     "LeakyReLU": ("234", lambda m, s: {"act_type": m.word("leaky", "elu", "prelu")}),
     "Activation": ("234", lambda m, s: {"act_type": m.word("softrelu", "relu", "softsign")}),
     "BatchNorm": ("234", lambda m, s: {"fix_gamma": m.flag()}),
+    "IdentityAttachKLSparseReg": ("2", lambda m, s: {}),
     "LayerNorm": ("234", lambda m, s: {}),
     "LRN": ("4", lambda m, s: {"nsize": 3}),
     "L2Normalization": ("34", lambda m, s: {"mode": m.word("instance", "channel", "spatial")}),

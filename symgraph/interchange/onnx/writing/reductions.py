@@ -320,6 +320,7 @@ CONVERTERS: Table = {
     "MAERegressionOutput": identity,
     "LogisticRegressionOutput": lambda call: call.op("Sigmoid", call.x[0]),
     "MakeLoss": identity,
+    "IdentityAttachKLSparseReg": identity,
     "SVMOutput": identity,
     "softmax_cross_entropy": cross_entropy,
     "_nll": nll,
