@@ -44,6 +44,7 @@ from symgraph.core.registry import (
 from symgraph.core.registry import register as register_rules
 from symgraph.core.shapes import broadcast, same
 from symgraph.frontend.custom import CustomOp, CustomOpProp, Prop, register_custom
+from symgraph.frontend.numpy_op import NumpyOp
 from symgraph.passes.testing import check_op, run_op
 
 
@@ -69,6 +70,7 @@ __all__ = [
     "CustomOp",
     "CustomOpProp",
     "Env",
+    "NumpyOp",
     "OpDef",
     "Ref",
     "Site",
