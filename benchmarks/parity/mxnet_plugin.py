@@ -48,6 +48,12 @@ DIFFERS = {
     "test_prelu": "head gradients for more outputs than there are are an error",
     "test_maximum_minimum": "two variables of one name are an error",
     "test_module_layout": "contexts hold parts of a network, and its outputs are whole",
+    "test_mathematical": "two variables of one name are an error",
+    "test_cast": "arguments of integers have no gradients",
+    "test_tile": "backward without a forward before it is an error",
+    "test_repeat": "backward without a forward before it is an error",
+    "test_bucket_module": "an id outside an Embedding is an error",
+    "test_parallel_random_seed_setting_for_context": "nodes of other names draw other numbers",
     "test_zero_prop2": "arguments of integers have no gradients, and asking is no error",
 }
 # Names that tell that a test is of networks, or of what trains them, and not of mx.nd alone.
@@ -90,12 +96,12 @@ def _late(*_: Any) -> None:
 def pytest_runtest_protocol(item: Any) -> Iterator[None]:
     """Note that a test begins, and end it at the limit."""
     _write(test=item.name, outcome="began")
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(int(os.environ["PARITY_SECONDS"]))
+    signal.signal(signal.SIGPROF, _late)  # time of the processor: a busy machine must not count
+    signal.setitimer(signal.ITIMER_PROF, int(os.environ["PARITY_SECONDS"]))
     try:
         return (yield)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -130,6 +136,8 @@ def part_of_error(error: BaseException | None) -> str | None:
             return str(error)
         if match := re.search(r"symgraph has no (\S+): .*Left out on purpose", str(error)):
             return match[1]
+        if match := re.match(r"sym\.(contrib|linalg) has no '", str(error)):
+            return f"other operators of {match[1]}"
         error = error.__cause__ or error.__context__
     return None
 

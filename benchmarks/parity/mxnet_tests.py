@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,12 @@ UNIT = (
 FILES = {name: f"unittest/test_{name}.py" for name in UNIT.split()}
 FILES |= {name: f"train/test_{name}.py" for name in ("bucketing", "mlp", "conv")}
 Result = dict[str, Any]
+# What today's numpy does not take any more, in copies of the tests.
+EDITS = (
+    (r"(asnumpy\(\)|\bxx|\bdata)\[(idx|exp)\]", r"\1[tuple(\2)]"),
+    (r"threshold=np\.nan", "threshold=np.inf"),
+    (r"np\.int32, np\.uint8\](\s+config_list)", r"np.int32]\1"),
+)
 
 
 def run_file(folder: Path, file: str, seconds: int) -> dict[str, Result]:
@@ -42,11 +49,18 @@ def run_file(folder: Path, file: str, seconds: int) -> dict[str, Result]:
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory() as scratch:
         lines, done = Path(scratch, "results"), Path(scratch, "done")
+        tests = Path(scratch, "mxnet", "tests", "python")
+        shutil.copytree(folder / "tests" / "python", tests)
+        path = tests / file
+        text = path.read_text("utf-8")
+        for pattern, new in EDITS:
+            text = re.sub(pattern, new, text)
+        path.write_text(text, "utf-8")
         write_mnist(Path(scratch, "data"), 60_000 if file.endswith("test_io.py") else 6000)
         for _ in range(20):
             done.write_text("\n".join(results))
             lines.write_text("")
-            ended = _run(folder, folder / "tests" / "python" / file, lines, done, seconds)
+            ended = _run(folder, path, lines, done, seconds)
             running = None
             for line in map(json.loads, lines.read_text().splitlines()):
                 running = line["test"] if line["outcome"] == "began" else None
@@ -78,7 +92,7 @@ def _run(folder: Path, path: Path, lines: Path, done: Path, seconds: int) -> str
         size = -1
         while True:  # until it ends, or nothing has begun or ended for much longer than a limit
             try:
-                process.wait(2 * seconds + 60)
+                process.wait(30 * seconds + 60)
             except subprocess.TimeoutExpired:
                 if lines.stat().st_size == size:
                     process.kill()
@@ -105,7 +119,7 @@ def reason(error: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--mxnet", required=True, type=Path, metavar="FOLDER")
-    parser.add_argument("--seconds", type=int, default=60, help="the limit of a test")
+    parser.add_argument("--seconds", type=int, default=60, help="the processor time of a test")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--list", action="store_true", help="print each failed test")
     parser.add_argument("--examples", action="store_true", help="run MXNet's examples instead")

@@ -152,7 +152,7 @@ class PearsonCorrelation(_Table):
                 f"metric {self.name!r}: labels {label.shape} do not fit predictions {pred.shape}"
             )
         x, y = (a.reshape(-1).astype(numpy.float64) for a in (label, pred))
-        return numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]), x.size
+        return numpy.array([x.size, x.sum(), y.sum(), x @ x, y @ y, x @ y]), 1
 
     def figure(self, sums: Array) -> float:
         n, x, y, xx, yy, xy = sums

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from symgraph.core.context import Context, current_context, require_context
-from symgraph.core.errors import GraphError
-from symgraph.core.graph import Graph
+from symgraph.core.errors import GraphError, ShapeError
 from symgraph.core.reference import evaluate
 from symgraph.core.registry import Env, find
 from symgraph.core.seeding import SEEDING
@@ -25,6 +24,7 @@ from symgraph.core.types import Array, dtype_name
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import FLUENT, Symbol
+from symgraph.ops.movement import TRIAL
 
 Key = Any  # what numpy's indexing takes
 
@@ -142,6 +142,12 @@ class NDArray(np.ndarray[Any, np.dtype[Any]]):
         """Take elements along an axis: the first one by default, and the nearest if out of it."""
         return super().take(_integers(indices), axis, out, mode)  # type: ignore[call-overload]
 
+    def sort(self, axis: Any = -1, is_ascend: bool = True, **kwargs: Any) -> Any:
+        """Return the array sorted along an axis; with numpy's arguments, sort it in place."""
+        if kwargs:
+            return super().sort(axis, **kwargs)
+        return call_operator("sort", self, axis=axis, is_ascend=is_ascend)
+
     def transpose(self, *axes: Any, **kwargs: Any) -> NDArray:
         """Permute the axes; `axes` may be given by name."""
         return super().transpose(*axes, *kwargs.values()) if kwargs else super().transpose(*axes)
@@ -211,22 +217,52 @@ def call_function(
     Raises:
         GraphError: An input is missing, or whatever the function raises.
     """
-    graph, feeds = _graph_of(function, args, kwargs)
-    draws = any(find(node.op).random for node in graph if not node.is_variable)
-    env = Env(seed=SEEDING.seed, step=SEEDING.next_draw() if draws else 0)
+    symbol, feeds = _symbol_of(function, args, kwargs)
     if ctx is None:
         first = next((a for a in _arrays([*args, *kwargs.values()])), None)
         ctx = first.context if isinstance(first, NDArray) else None
-    results = [_owned(a, feeds.values(), ctx) for a in evaluate(graph, feeds, env)]
+    try:
+        computed = _computed(symbol, feeds)
+    except ShapeError:
+        computed = _of_nothing(symbol, feeds)
+        if not computed:
+            raise
+    results = [_owned(a, feeds.values(), ctx) for a in computed]
     if out is not None:
         return _written(results, out)
     return results[0] if len(results) == 1 else results
 
 
-def _graph_of(
+def _computed(symbol: Symbol, feeds: Mapping[str, Array]) -> Sequence[Array]:
+    """The outputs of a symbol for these arrays."""
+    shapes = {name: a.shape for name, a in feeds.items()}
+    graph = lower(symbol, shapes, _dtypes(feeds))
+    draws = any(find(node.op).random for node in graph if not node.is_variable)
+    env = Env(seed=SEEDING.seed, step=SEEDING.next_draw() if draws else 0)
+    return evaluate(graph, feeds, env)
+
+
+def _of_nothing(symbol: Symbol, feeds: Mapping[str, Array]) -> Sequence[Array]:
+    """The outputs if all are empty, else none. In a graph's shapes, 0 is an unknown length.
+
+    So a prime stands for it in the inputs.
+    """
+    shapes = {name: tuple(d or TRIAL for d in a.shape) for name, a in feeds.items()}
+    outputs, dtypes = symbol.infer_shape_partial(**shapes)[1], symbol.infer_type(**_dtypes(feeds))[1]
+    found = [tuple(d if d % TRIAL else 0 for d in shape) for shape in outputs]
+    if any(0 not in shape for shape in found):
+        return []
+    return [np.zeros(*pair) for pair in zip(found, dtypes, strict=True)]
+
+
+def _dtypes(feeds: Mapping[str, Array]) -> dict[str, str]:
+    return {name: a.dtype.name for name, a in feeds.items()}
+
+
+def _symbol_of(
     function: Callable[..., Symbol], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Graph, dict[str, Array]]:
-    """The graph of a call, and the arrays that its variables stand for."""
+) -> tuple[Symbol, dict[str, Array]]:
+    """The symbol of a call, and the arrays that its variables stand for."""
     feeds: dict[str, Array] = {}
 
     def symbolic(value: Any) -> Any:
@@ -246,8 +282,7 @@ def _graph_of(
     missing = next((name for name in symbol.list_inputs() if name not in feeds), None)
     if missing is not None:
         raise GraphError(f"nd.{function.__name__}: an array for {missing!r} is missing")
-    shapes = {name: a.shape for name, a in feeds.items()}
-    return lower(symbol, shapes, {name: a.dtype.name for name, a in feeds.items()}), feeds
+    return symbol, feeds
 
 
 def on_arrays(function: Callable[..., Symbol]) -> Callable[..., Any]:

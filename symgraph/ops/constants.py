@@ -11,7 +11,7 @@ from symgraph.core.batch_layout import PARTIAL, WHOLE, Layouts, Split, linear
 from symgraph.core.params import Attrs, Site
 from symgraph.core.registry import Env, Shapes, no_flops, register
 from symgraph.core.shapes import same, unify
-from symgraph.core.types import Types
+from symgraph.core.types import Types, is_float
 
 SOURCE = {
     "shape": params.integers(),
@@ -78,8 +78,10 @@ def arange_length(site: Site) -> int:
 
 def arange(env: Env, a: Attrs) -> Any:
     count = arange_length(Site("_arange", "", a)) // a["repeat"]
-    start = 0.0 if a["stop"] is None else a["start"]
-    numbers = start + a["step"] * env.xp.arange(count)
+    start, step = 0.0 if a["stop"] is None else a["start"], a["step"]
+    if not is_float(a["dtype"]):  # as in MXNet and numpy
+        start, step = int(start), int(step)
+    numbers = start + step * env.xp.arange(count)
     return env.xp.repeat(numbers, a["repeat"]).astype(a["dtype"])
 
 

@@ -36,7 +36,7 @@ class Bin(NamedTuple):
 def bins(env: Env, a: Attrs, data: Array, rois: Array) -> Iterator[Bin]:
     """Yield the bins that hold a pixel. Corners are rounded, halves away from zero, as in C."""
     regions = rois if env.xp is np else env.xp.asnumpy(rois)
-    images = checked(regions[:, 0], data.shape[0], "image of a region")
+    images = checked(np.trunc(regions[:, 0]), data.shape[0], "image of a region")
     scaled = regions[:, 1:] * regions.dtype.type(a["spatial_scale"])
     corners = (np.sign(scaled) * np.floor(abs(scaled) + 0.5)).astype("int64")
     for region, (left, top, right, bottom) in enumerate(corners.tolist()):

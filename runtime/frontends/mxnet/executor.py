@@ -62,7 +62,7 @@ class Executor:
 
     #: Argument -> array.
     arg_dict: dict[str, Array]
-    #: Argument -> array of its gradient, if its grad_req is not null; others give None.
+    #: Argument -> array of its gradient; None for one that has none, because its grad_req is null.
     grad_dict: dict[str, Array]
     #: Auxiliary state -> array.
     aux_dict: dict[str, Array]
@@ -372,12 +372,12 @@ def bind(
     known = [*names, *args] if isinstance(args, Mapping) else names
     grads = {} if args_grad is None else arrays_by_name("args_grad", args_grad, names, known)
     requests = {n: r if n in grads else "null" for n, r in requests.items()}
-    grads = {n: g for n, g in grads.items() if requests[n] != "null"}
-    _require_gradients(grads, arrays)
+    wanted = {n: g for n, g in grads.items() if requests[n] != "null"}
+    _require_gradients(wanted, arrays)
     types = {n: TensorType(a.shape, a.dtype.name) for n, a in (arrays | aux).items()}
     options = Options(groups=group2ctx, default=ctx, precision=precision)
     network = _network(symbol, options, types, requests)
-    for what, table in (("args", arrays), ("args_grad", grads), ("aux_states", aux)):
+    for what, table in (("args", arrays), ("args_grad", wanted), ("aux_states", aux)):
         network.placement.require(f"bind: `{what}`", table)
     return Executor(network, arrays, grads, aux)
 

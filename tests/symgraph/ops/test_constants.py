@@ -75,6 +75,13 @@ def test_arange(attrs, want):
     np.testing.assert_array_equal(got, want)
 
 
+def test_arange_of_integers_rounds_start_and_step_as_mxnet():
+    """MXNet 1.9.1 gives what numpy does, 1, 2, 3, ...: it converts both before it counts."""
+    attrs = {"start": 1.3, "stop": 10.0, "step": 1.3, "dtype": "int32"}
+    got = run_op("_arange", **attrs)
+    np.testing.assert_array_equal(got, np.arange(1.3, 10.0, 1.3, dtype="int32"))
+
+
 def test_arange_keeps_large_integers():
     """2**24 + 1 is no float32."""
     start = 2**24 + 1
