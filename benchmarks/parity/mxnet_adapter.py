@@ -87,7 +87,7 @@ class _Mxnet(types.ModuleType):
     __version__ = "1.9.1"
 
     def __getattr__(self, name: str) -> Any:
-        if name in NAMES or (name in left_out.LEFT_OUT and part_of(name)):
+        if name in (*NAMES, *NAMES.values()) or (name in left_out.LEFT_OUT and part_of(name)):
             return importlib.import_module(f"mxnet.{NAMES.get(name, name)}")
         if name in ("base", "test_utils", "util", "contrib", "autograd", "runtime", "libinfo"):
             return importlib.import_module(f"mxnet.{name}")
