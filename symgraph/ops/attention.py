@@ -145,7 +145,8 @@ def scores_of(xp: Any, a: Attrs, q: Array, k: Array, mask: Sequence[Array], part
         scores += more if more.shape[-2] == 1 else more[..., part, :]
     if a["causal"]:
         rows, columns = xp.arange(part.start, part.stop), xp.arange(k.shape[-2])
-        scores[..., columns > rows[:, None]] = -xp.inf
+        zero, hidden = q.dtype.type(0), q.dtype.type(-xp.inf)
+        scores += xp.where(columns > rows[:, None], hidden, zero)
     return scores
 
 

@@ -51,10 +51,10 @@ def copy_rows(x: Array, first: int, scale: Any, out: Array) -> None:
 
 @jit
 def seen_from(key: int, first: int, causal: bool) -> int:
-    """Return the first query of a block, in whole vectors, that may see a key of the step of `key`.
+    """Return the first query of a block that may see a key of some step, down to whole vectors.
 
     Args:
-        key: The key's place, counted from the step's first one.
+        key: The first key of the step.
         first: The block's first query.
         causal: Whether a query sees only the keys before it, and its own.
     """
@@ -115,19 +115,21 @@ def add_mask(mask: Any, place: Any, room: Array, turned: Array, out: Array) -> N
 
 @jit
 def raise_to(row: Array, tops: Array) -> None:
-    """Raise numbers to those of a row that are greater, or are none."""
+    """Raise numbers to those of a row that are greater, or are not numbers."""
     for i in range(len(row)):
         tops[i] = tops[i] if row[i] <= tops[i] else row[i]
 
 
 @jit
 def weigh(row: Array, levels: Array) -> None:
+    """Compute exp(row - levels) in place."""
     for i in range(len(row)):
         row[i] = exp(row[i] - levels[i])
 
 
 @jit
 def add_row(row: Array, sums: Array) -> None:
+    """Add a row to sums."""
     for i in range(len(row)):
         sums[i] += row[i]
 
@@ -226,7 +228,7 @@ def attend_block(ins: Any, mask: Any, first: int, options: Any, outs: Any, rooms
         first: The first query.
         options: Scale; whether the attention is causal; whether there is a mask.
         outs: The output (queries, units) and the logarithms (queries,).
-        rooms: Memory; see `forward_rooms`.
+        rooms: Memory for a block; see `shapes_of`.
     """
     (q, k, values), (output, sums), (scale, causal, masked) = ins, outs, options
     lines, turned, weights, made, run, room, more = rooms
@@ -281,6 +283,7 @@ def attend(ins: Any, masks: Any, options: Any, outs: Any, values: Array, rooms: 
 
 @jit
 def slope(weights: Array, means: Array, row: Array) -> None:
+    """Turn the gradients of weights into those of scores, in place."""
     for i in range(len(row)):
         row[i] = weights[i] * (row[i] - means[i])
 
@@ -324,7 +327,7 @@ def gradient_block(ins: Any, mask: Any, first: int, options: Any, outs: Any, roo
             keys in whole vectors.
         mask, first, options: See `attend_block`.
         outs: The gradients of queries (queries, d), and of keys and values in whole vectors.
-        rooms: Memory; see `gradient_rooms`.
+        rooms: Memory for a block; see `shapes_of`.
     """
     (g, y, sums, q, k, v, keys), (gq, gk, gv), (scale, causal, masked) = ins, outs, options
     lines, turned, grads, turned_grads, weights, slopes, made, levels, room, more = rooms
@@ -354,7 +357,7 @@ def gradient_block(ins: Any, mask: Any, first: int, options: Any, outs: Any, roo
 
 
 @jit
-def grow(ins: Any, masks: Any, options: Any, outs: Any, wholes: Any, rooms: Any) -> None:
+def differentiate(ins: Any, masks: Any, options: Any, outs: Any, wholes: Any, rooms: Any) -> None:
     """Compute the gradient of attention for each matrix of queries, keys and values.
 
     Args:
@@ -435,7 +438,7 @@ def bound(call: KernelCall, given: int, function: Any, wholes: int) -> BoundCall
     Args:
         call: The call.
         given: How many inputs come before the queries.
-        function: `attend` or `grow`.
+        function: `attend` or `differentiate`.
         wholes: How many arrays of the workspace are for a matrix.
     """
     (q, k, v), mask = call.ins[given : given + 3], call.ins[given + 3 :]
@@ -468,7 +471,7 @@ def forward(call: KernelCall) -> BoundCall | None:
 
 @kernel("_attention_grad")
 def gradient(call: KernelCall) -> BoundCall | None:
-    return bound(call, 3, grow, 3)
+    return bound(call, 3, differentiate, 3)
 
 
 def scratch_bytes(node: Node, graph: Graph) -> int:
