@@ -240,6 +240,11 @@ def gradient_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> La
     return [made] * len(outs)
 
 
+def mask_gradient_dtype(site: Site, ins: Sequence[str | None]) -> DTypes:
+    known, _ = gradient_dtype(site, ins)
+    return known, [str(known[6])]
+
+
 def mask_gradient_batch(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     (made,) = gradient_batch(site, ins, in_types, outs)
     shared = isinstance(made, Split) and not isinstance(ins[6], Split)
@@ -292,7 +297,7 @@ register(
     flops=lambda a, ins, outs: attention_flops(
         a, ins[3:], outs, (ins[3].shape[-1], ins[5].shape[-1])
     ),
-    dtype=lambda site, ins: (gradient_dtype(site, ins)[0], [gradient_dtype(site, ins)[0][6]]),
+    dtype=mask_gradient_dtype,
     batch=mask_gradient_batch,
     params=ATTENTION,
     doc="Gradient of scaled_dot_product_attention's mask.",

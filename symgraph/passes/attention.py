@@ -123,12 +123,12 @@ class _Formula(NamedTuple):
     op: str
     attrs: tuple[tuple[str, Any], ...]
     inputs: Sequence[Any]  # formulas
-    index: int
+    output: int
 
     def compute(self) -> Array:
         attrs: Mapping[str, Any] = dict(self.attrs)
         arrays = [formula.compute() for formula in self.inputs]
-        return run(find(self.op), Env(), attrs, arrays)[self.index]
+        return run(find(self.op), Env(), attrs, arrays)[self.output]
 
 
 def _formula(value: Value, graph: Graph) -> Hashable:
@@ -149,5 +149,5 @@ def _is_causal(mask: Hashable, shape: Shape, scores: Shape) -> bool:
     """Tell whether a mask of that shape is constant, and hides just what `causal` does."""
     if not isinstance(mask, _Formula) or shape[-2:] != scores:
         return False
-    array, seen = mask.compute(), np.tri(*scores, dtype=bool)
+    array, seen = mask.compute(), np.tri(*scores, dtype=np.bool_)
     return bool((array[..., seen] == 0).all() and (array[..., ~seen] <= HIDDEN).all())

@@ -60,7 +60,9 @@ def attention(call: Call) -> str:
         lengths = all_fixed((call.dims()[-2], call.dims(1)[-2]))
         if lengths is None:
             call.refuse("which keys are hidden depends on lengths that are left open")
-        scores = call.op("Add", scores, call.const(np.where(np.tri(*lengths), 0, -np.inf)))
+        scores = call.op(
+            "Add", scores, call.const(np.where(np.tri(lengths[0], lengths[1]), 0, -np.inf))
+        )
     return call.op("MatMul", call.op("Softmax", scores, axis=-1), value)
 
 
