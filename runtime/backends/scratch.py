@@ -17,7 +17,7 @@ import numpy as np
 
 from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
-from runtime.backends.cpu import conv, gemm, low
+from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
 from runtime.backends.cuda import KERNELS, rank_memory
 from runtime.backends.cuda.base import PLANNED, Needs, absent
@@ -31,6 +31,7 @@ from symgraph.core.types import HALVES, Array, TensorType, wide
 from symgraph.ops.windows import windows_of
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
+ATTENTION = ("scaled_dot_product_attention", "_attention_grad")
 PRODUCTS = ("FullyConnected", "_fc_grad_data", "_fc_grad_weight", "dot")
 UNIT = 512  # bytes: what CuPy's pool rounds up to
 ARRAYS = 3  # padded data is copied so often at most
@@ -78,6 +79,8 @@ def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
             own = max(own, conv.scratch_bytes(op, call))
         elif op in PRODUCTS:
             own = max(own, gemm.scratch_bytes(node, graph))
+        elif op in ATTENTION:
+            own = max(own, attention.scratch_bytes(node, graph))
         widened = max(widened, low.wide_bytes(node, graph))
     return own + widened
 

@@ -1,6 +1,6 @@
 """The network of a plan: graphs of all micro-batch sizes with gradients, not placed yet.
 
-Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ reduced ─→ gradients
+Symbol ─lower→ shard ─micro_batch→ replicate ─fold→ fuse_attention ─→ reduced ─→ gradients
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from symgraph.core.graph import Graph
 from symgraph.core.types import TensorType, Value
 from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import Symbol
+from symgraph.passes.attention import fuse_attention
 from symgraph.passes.batching import (
     Feed,
     MicroBatched,
@@ -159,7 +160,8 @@ def _differentiated(
     fixed = {*request.feeds, *(v.node for v in early.outputs)}
     first = forward[sizes[0]]
     wrt = first.variables(full.variables(request.wrt))
-    graphs = {n: reduced(fold(f.graph), options.precision, fixed) for n, f in forward.items()}
+    simple = {n: fuse_attention(fold(f.graph)) for n, f in forward.items()}
+    graphs = {n: reduced(graph, options.precision, fixed) for n, graph in simple.items()}
     scaled = options.loss_scale.scales
     both = {n: gradients(g, wrt, heads=request.heads, scaled=scaled) for n, g in graphs.items()}
     graph, grads, heads, scales = both[sizes[0]]

@@ -2178,6 +2178,28 @@ def sample_uniform(
     `stream` (the node's name) and the sample; axis, outer, inner and first as in Dropout.
     MXNet _sample_uniform."""
 
+def scaled_dot_product_attention(
+    query: Symbol | None = None,
+    key: Symbol | None = None,
+    value: Symbol | None = None,
+    mask: Symbol | None = None,
+    use_mask: bool = False,
+    causal: bool = False,
+    scale: float | None = None,
+    *,
+    name: str | None = None,
+    attr: Mapping[str, str] | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+) -> Symbol:
+    r"""softmax(query key^T scale + mask) value, along the keys: (..., queries, d), (..., keys,
+    d) and (..., keys, units) make (..., queries, units); the axes in front, such as (batch *
+    heads) or (batch, heads), are the same in all. The weights (queries, keys) are never all
+    in memory, and not kept for the gradient. scale: d ** -0.5 by default. causal: whether
+    query i sees keys 0 to i only. use_mask: one more input, added to the scores, to whose
+    shape it broadcasts with as many axes; use -inf or a large negative number to hide a key.
+    A second derivative is not there. PyTorch scaled_dot_product_attention, ONNX Attention."""
+
 def scatter_nd(
     data: Symbol | None = None,
     indices: Symbol | None = None,
@@ -2929,6 +2951,8 @@ _RPowerScalar: Callable[..., Symbol]
 _add: Callable[..., Symbol]
 _arange: Callable[..., Symbol]
 _at_maxima: Callable[..., Symbol]
+_attention_grad: Callable[..., Symbol]
+_attention_grad_mask: Callable[..., Symbol]
 _batch_norm_grad: Callable[..., Symbol]
 _batch_or_moving: Callable[..., Symbol]
 _begin_state: Callable[..., Symbol]

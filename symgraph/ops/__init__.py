@@ -4,6 +4,7 @@ May import core.
 Start reading: softmax.py; formulas.py has the element-wise operators.
 """
 
+from symgraph.ops import attention as attention
 from symgraph.ops import batch_dot as batch_dot
 from symgraph.ops import boxes as boxes
 from symgraph.ops import broadcasts as broadcasts

@@ -79,11 +79,11 @@ def _replaced(graph: Graph, meaning: Replacement) -> Graph:
                     values[Value(node.name, index)] = Value(same.node, same.index + index)
                 continue
         kept.append(node)
-    return Graph.of(_needed(kept, graph), graph.outputs)
+    return Graph.of(drop_unread(kept, graph), graph.outputs)
 
 
-def _needed(nodes: list[Node], graph: Graph) -> list[Node]:
-    """Drop calls that lost their last reader; those that nobody read before stay."""
+def drop_unread(nodes: list[Node], graph: Graph) -> list[Node]:
+    """Return nodes less the calls that lost their last reader since they were this graph."""
     before = {v.node for n in graph for v in n.inputs} | {v.node for v in graph.outputs}
     read = {v.node for v in graph.outputs}
     needed: list[Node] = []

@@ -320,6 +320,10 @@ SAMPLES: dict[str, tuple[str, Callable[[Maker, Shape], dict[str, Any]]]] = {
     "stack": ("23", _along),
     "Concat": ("234", lambda m, s: {"dim": m.axis(len(s))}),
     "batch_dot": ("3", lambda m, s: {"rhs": m.like(s), "transpose_b": True}),
+    "scaled_dot_product_attention": (
+        "3",
+        lambda m, s: {"key": m.like(s), "value": m.like(s), "causal": m.flag()},
+    ),
     "dot": ("2", lambda m, s: {"rhs": m.parameter((s[1], 3))}),
     "broadcast_to": ("23", lambda m, s: {"shape": (0, 3) + (0,) * (len(s) - 1)}),
     "broadcast_axis": ("23", lambda m, s: {"axis": 1, "size": 3}),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
+    attention,
     conv,
     dropout,
     flat,

@@ -17,14 +17,23 @@ change of the file in which a function stands, not of what the function uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core.registry import cpu_target
 
-from runtime.backends.device.compile import I8, I32, I64, VOID, call_llvm, intrinsic, jit
+from runtime.backends.device.compile import (
+    I8,
+    I32,
+    I64,
+    VOID,
+    call_llvm,
+    intrinsic,
+    jit,
+    out_of_line,
+)
 from symgraph.core.types import Array
 
 # The CPU features that numba compiles for; its cache is keyed by the same string.
@@ -132,23 +141,23 @@ class Vectors:
         return rows
 
 
-def sums(v: Vectors, rows: int, across: int, ends: Any, step: Any) -> list[list[Any]]:
+def sums(v: Vectors, rows: int, across: int, ends: Any, steps: Any) -> list[list[Any]]:
     """Generate the loop of a tile (rows, across vectors): a times the panel, in registers."""
     b = v.builder
     a, panel, _, _, depth, _ = ends
-    starts = [v.at(a, row, step) for row in range(rows)]
+    starts = [v.at(a, row, steps[0]) for row in range(rows)]
     before, loop, done = b.block, b.append_basic_block(), b.append_basic_block()
     b.branch(loop)
     b.position_at_end(loop)
     k = b.phi(I64)
     old = [[b.phi(v.type) for _ in range(across)] for _ in range(rows)]
-    at = v.at(panel, k, PANEL)
+    at = v.at(panel, k, steps[4])
     right = [v.load(v.at(at, n, VECTOR)) for n in range(across)]
     for line in range(0, across * VECTOR, LINE):
         v.fetch(v.at(at, PREFETCH_PANEL + line))
     new = []
     for start, row in zip(starts, old, strict=True):
-        x = v.splat(b.load(v.pointer(v.at(start, k, v.size), v.element), align=v.size))
+        x = v.splat(b.load(v.pointer(v.at(start, k, steps[3]), v.element), align=v.size))
         new.append([v.fma(x, y, z) for y, z in zip(right, row, strict=True)])
     after = b.add(k, I64(1))
     k.add_incoming(I64(0), before)
@@ -175,6 +184,20 @@ def finish(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
             more = v.load_some(v.at(v.at(add, row, steps[1]), n, VECTOR), read)
             to = v.at(v.at(out, row, steps[2]), n, VECTOR)
             v.store_some(b.fadd(vectors[n], more), to, mask)
+
+
+def finish_whole(v: Vectors, tile: list[list[Any]], ends: Any, steps: Any) -> None:
+    """Do as `finish`, for whole vectors: stores with a mask take many cycles on some CPUs."""
+    b = v.builder
+    _, _, add, out, _, _ = ends
+    wanted = b.icmp_signed("!=", add, I64(0))
+    add = b.select(wanted, add, out)
+    for row, vectors in enumerate(tile):
+        for n, vector in enumerate(vectors):
+            more = v.load(v.at(v.at(add, row, steps[1]), n, VECTOR))
+            to = v.at(v.at(out, row, steps[2]), n, VECTOR)
+            total = b.fadd(vector, b.select(wanted, more, v.zero))
+            b.store(total, v.pointer(to), align=v.size)
 
 
 def tile_shapes(v: Vectors, rows: Any, columns: Any) -> Iterator[tuple[int, int]]:
@@ -204,28 +227,38 @@ def tile_shapes(v: Vectors, rows: Any, columns: Any) -> Iterator[tuple[int, int]
     b.position_at_end(end)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> Any:
-    """Compute out (rows, columns) = a (rows, depth) times one block's panel, plus add.
+def multiplies_tile(name: str, finish: Callable[..., None]) -> Any:
+    """Return the instruction that multiplies a tile; `finish` generates how it is written."""
 
-    Args:
-        typing: numba's typing context.
-        like: An array of the element type.
-        rows: 1 to ROWS.
-        ends: The addresses of a, the panel, add (0: none) and out; depth; columns.
-        steps: The bytes from row to row in a, add and out.
-    """
+    def multiply_tile(typing: Any, like: Any, rows: Any, ends: Any, steps: Any) -> Any:
+        """Compute out (rows, columns) = a (rows, depth) times one block's panel, plus add.
 
-    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        v = Vectors(context, b, like)
-        ends = [b.extract_value(args[2], i) for i in range(6)]
-        steps = [b.extract_value(args[3], i) for i in range(3)]
-        for height, across in tile_shapes(v, args[1], ends[-1]):
-            finish(v, sums(v, height, across, ends, steps[0]), ends, steps)
-        return context.get_dummy_value()
+        Args:
+            typing: numba's typing context.
+            like: An array of the element type.
+            rows: 1 to ROWS.
+            ends: The addresses of a, the panel, add (0: none) and out; depth; columns.
+            steps: The bytes from row to row in a, add and out; along a row of a; from row to row
+                of the panel.
+        """
 
-    tuples = integers(types.int64, 6), integers(types.int64, 3)
-    return types.void(like, types.int64, *tuples), generate
+        def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            v = Vectors(context, b, like)
+            ends = [b.extract_value(args[2], i) for i in range(6)]
+            steps = [b.extract_value(args[3], i) for i in range(5)]
+            for height, across in tile_shapes(v, args[1], ends[-1]):
+                finish(v, sums(v, height, across, ends, steps), ends, steps)
+            return context.get_dummy_value()
+
+        tuples = integers(types.int64, 6), integers(types.int64, 5)
+        return types.void(like, types.int64, *tuples), generate
+
+    multiply_tile.__name__ = name
+    return intrinsic(multiply_tile)
+
+
+multiply_tile = multiplies_tile("multiply_tile", finish)
+multiply_whole_tile = multiplies_tile("multiply_whole_tile", finish_whole)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -349,7 +382,7 @@ def multiply(packed: Array, a: Any, add: Any, out: Any, sizes: Any, steps: Any) 
     rows, inner, units = sizes
     width = PANEL // packed.itemsize
     panels = (units + width - 1) // width
-    start = first_line(packed)
+    start, along = first_line(packed), (packed.itemsize, PANEL)
     for done in range(0, inner, DEPTH):
         depth = min(DEPTH, inner - done)
         for chunk in range(0, rows, CHUNK):
@@ -364,6 +397,69 @@ def multiply(packed: Array, a: Any, add: Any, out: Any, sizes: Any, steps: Any) 
                     more = add + row * steps[1] + p * PANEL if add != 0 else 0
                     y = out + row * steps[2] + p * PANEL
                     height = (end - row) // (tiles - t)
-                    multiply_tile(packed, height, (x, panel, more, y, depth, columns), steps)
+                    ends = x, panel, more, y, depth, columns
+                    multiply_tile(packed, height, ends, (*steps, *along))
                     row += height
         add, steps = out, (steps[0], steps[2], steps[2])
+
+
+# -- operands that are not packed ----------------------------------------------------------------
+
+
+@jit
+def multiply_small(like: Array, ends: Any, sizes: Any, steps: Any) -> None:
+    """Compute out (rows, columns) = a (rows, depth) times b (depth, columns), by address.
+
+    It is fast if b stays in the L1 or L2 cache. All numbers are int64, so that it is compiled once.
+
+    Args:
+        like: An array of the element type.
+        ends: The addresses of a, b and out.
+        sizes: Rows; depth, not 0; columns, a multiple of a vector's elements; 1 to add to what out
+            holds, else 0.
+        steps: The bytes from row to row in a, b and out, and along a row of a.
+    """
+    out_of_line()
+    rows, depth, columns, adds = sizes
+    a, b, out = ends
+    all_steps = steps[0], steps[2], steps[2], steps[3], steps[1]
+    width = PANEL // like.itemsize
+    tiles = (rows + ROWS - 1) // ROWS
+    row = 0
+    for t in range(tiles):
+        height = (rows - row) // (tiles - t)
+        for first in range(0, columns, width):
+            at = first * like.itemsize
+            x, y = a + row * steps[0], out + row * steps[2] + at
+            across = min(width, columns - first)
+            tile = x, b + at, y * adds, y, depth, across
+            multiply_whole_tile(like, height, tile, all_steps)
+        row += height
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def turn_square(typing: Any, like: Any, source: Any, step: Any, target: Any, to: Any) -> Any:
+    """Transpose a square of whole vectors, by address, with the bytes from row to row of each."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(context, b, like)
+        source, step, target, to = args[1:]
+        rows = v.transposed([v.load(v.at(source, i, step)) for i in range(v.lanes)])
+        for i, vector in enumerate(rows):
+            b.store(vector, v.pointer(v.at(target, i, to)), align=v.size)
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.int64] * 4), generate
+
+
+@jit
+def turn(x: Array, out: Array) -> None:
+    """Transpose x (rows, columns), both multiples of a vector's elements, to out."""
+    rows, columns = x.shape
+    size = x.itemsize
+    lanes = VECTOR // size
+    for i in range(0, rows, lanes):
+        for j in range(0, columns, lanes):
+            source = x.ctypes.data + (i * columns + j) * size
+            target = out.ctypes.data + (j * rows + i) * size
+            turn_square(x, source, columns * size, target, rows * size)

@@ -49,6 +49,16 @@ def sequences() -> Case:
     return with_numbers(net, np.random.default_rng(0).standard_normal((40, 5, 30)))
 
 
+def attention() -> Case:
+    """Attention with a mask, in two blocks of queries."""
+    with AttrScope(ctx_group="net"):
+        x = sym.Variable("data")
+        mask = sym.Variable("mask", shape=(1, 1, 100))
+        x = sym.scaled_dot_product_attention(x, x, x, mask, use_mask=True, name="attention")
+        net = sym.MakeLoss(sym.square(x))
+    return with_numbers(net, np.random.default_rng(0).standard_normal((2, 100, 20)))
+
+
 def with_numbers(net: Symbol, data: np.ndarray) -> Case:
     shapes, _, _ = net.infer_shape(data=data.shape)
     names = zip(net.list_arguments(), shapes, strict=True)
@@ -60,6 +70,7 @@ SMALL = pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)
 CASES = {  # and whether a CPU takes any
     "convolutions by products": (images((1, 1)), True),
     "convolutions": (images((2, 2)), False),
+    "attention": (attention(), True),
     "rows": (rows(), False),
     "own computations": (sequences(), False),
 }

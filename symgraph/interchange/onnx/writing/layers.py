@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from symgraph.interchange.onnx.writing.call import Call, Table, all_fixed
+from symgraph.ops.attention import scale_of
 from symgraph.ops.conv import widened
 from symgraph.ops.normalize import normal_axes
 from symgraph.ops.windows import windows_of
@@ -46,6 +47,23 @@ def batch_dot(call: Call) -> str:
         for x, key in zip(call.x, ("transpose_a", "transpose_b"), strict=True)
     ]
     return call.op("MatMul", *sides)
+
+
+def attention(call: Call) -> str:
+    query, key, value, *masks = call.x
+    order = [*range(call.rank - 2), call.rank - 1, call.rank - 2]
+    query = call.op("Mul", query, call.const(scale_of(call.attrs, call.fixed(call.dims()[-1]))))
+    scores = call.op("MatMul", query, call.op("Transpose", key, perm=order))
+    for index, mask in enumerate(masks, 3):
+        scores = call.op("Add", scores, call.cast(mask, call.ins[index].dtype, call.dtype))
+    if call.attrs["causal"]:
+        lengths = all_fixed((call.dims()[-2], call.dims(1)[-2]))
+        if lengths is None:
+            call.refuse("which keys are hidden depends on lengths that are left open")
+        scores = call.op(
+            "Add", scores, call.const(np.where(np.tri(lengths[0], lengths[1]), 0, -np.inf))
+        )
+    return call.op("MatMul", call.op("Softmax", scores, axis=-1), value)
 
 
 # -- convolutions ----------------------------------------------------------------------------------
@@ -235,6 +253,7 @@ CONVERTERS: Table = {
     "FullyConnected": fully_connected,
     "dot": dot,
     "batch_dot": batch_dot,
+    "scaled_dot_product_attention": attention,
     "Convolution": convolution,
     "Deconvolution": deconvolution,
     "BatchNorm": batch_norm,

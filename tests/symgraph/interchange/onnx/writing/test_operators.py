@@ -151,6 +151,14 @@ CASES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {
         sym.batch_dot(X, W, transpose_a=True),
         {"x": data(2, 3, 4), "w": data(2, 3, 5)},
     ),
+    "attention": (
+        sym.scaled_dot_product_attention(X, W, W, causal=True),
+        {"x": data(2, 3, 4), "w": data(2, 5, 4)},
+    ),
+    "attention with a mask": (
+        sym.scaled_dot_product_attention(X, X, X, W, use_mask=True, scale=0.7),
+        {"x": data(2, 3, 4), "w": data(1, 3, 3)},
+    ),
     "a convolution in groups": (
         sym.Convolution(X, kernel=(3, 2), stride=(2, 1), dilate=(1, 2), num_filter=6, num_group=3),
         {"x": IMAGE},
