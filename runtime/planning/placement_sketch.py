@@ -186,6 +186,19 @@ class Sketch:
                 best = min(best, int(replay(made.problem, order, start, cause)))
         return best * TICK + self._after(devices)
 
+    def by_kind(self, devices: Devices) -> dict[bool, float]:
+        """Estimate the step with any schedule, by whether its backward phase is cut in two."""
+        seconds: dict[bool, float] = {}
+        for made in self._made(devices):
+            orders = [*made.orders]
+            if self._lists:
+                memory = unlimited(made.problem)
+                rules = priorities(made.problem, [phase for _, phase in made.keys])
+                orders += [build(made.problem, rule, 1.0, memory) for rule in rules]
+            split = any(phase in (INPUT, WEIGHT) for _, phase in made.keys)
+            seconds[split] = min(self._timed(made, order, np.inf) for order in orders)
+        return {split: least + self._after(devices) for split, least in seconds.items()}
+
     def _after(self, devices: Devices) -> float:
         """Return the seconds from the end of the last run to that of the step."""
         update = np.zeros(len(self._contexts))

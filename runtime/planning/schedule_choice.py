@@ -47,16 +47,20 @@ FEW_STAGES = 4  # of a rank, of which all sets may recompute
 PACKINGS = 3  # choices of stages that are packed
 LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
+Kinds = Sequence[bool]  # whether the backward phase is cut in two, of schedules
+BOTH: Kinds = (False, True)
 Costing = Callable[[], CostModel]
 Weights = Callable[[], Sequence[float]]
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
 
 
-def select_schedule(draft: Draft, costs: Costing) -> Plan:
+def select_schedule(draft: Draft, costs: Costing, kinds: Kinds = BOTH) -> Plan:
     """Return the best plan of a draft that its options allow, with all candidates.
 
     Args:
         costs: called only if there is a choice.
+        kinds: of the schedules to try, if there is a choice: whether the backward phase is cut in
+            two.
 
     Raises:
         ConfigError: unknown names.
@@ -69,10 +73,12 @@ def select_schedule(draft: Draft, costs: Costing) -> Plan:
     names = SCHEDULES if options.schedule == AUTO else (options.schedule,)
     for steps in segments:
         for name in names:
-            tries.add(_named(name, draft, steps))
+            split, attempt = _named(name, draft, steps)
+            if split in kinds or options.schedule != AUTO:
+                tries.add(attempt)
     if options.schedule == AUTO and not options.named_only:
         for steps in tries.promising():
-            for split in (False, True):
+            for split in kinds:
                 tries.add_listed(steps, split)
     if tries.best is None:
         assert tries.least is not None
@@ -159,9 +165,13 @@ class _Tries:
         return list(dict.fromkeys(c.time_segment for c in ranked))[:LENGTHS_LISTED]
 
 
-def select_timed(draft: Draft, costs: CostModel) -> Plan:
-    """Return the plan with the best schedule, simulated even if only one is allowed."""
-    plan = select_schedule(draft, lambda: costs)
+def select_timed(draft: Draft, costs: CostModel, kinds: Kinds = BOTH) -> Plan:
+    """Return the plan with the best schedule, simulated even if only one is allowed.
+
+    Args:
+        kinds: as `select_schedule` takes them.
+    """
+    plan = select_schedule(draft, lambda: costs, kinds)
     if plan.choice.seconds is not None:
         return plan
     return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
@@ -195,8 +205,11 @@ def _lowered(partition: Partition, lists: ComputeLists, options: ScheduleOptions
     return lower(partition, lists, update=options.update, replicas=replicas, weights=weights)
 
 
-def _named(name: str, draft: Draft, steps: int | None) -> Attempt:
-    """Return the attempt of a schedule of SCHEDULES, of `forward`, or of one in a file."""
+def _named(name: str, draft: Draft, steps: int | None) -> tuple[bool, Attempt]:
+    """Return the attempt of a schedule of SCHEDULES, of `forward`, or of one in a file.
+
+    Before it goes whether the backward phase is cut in two.
+    """
     lists: ComputeLists | Schedule
     options = draft.options
     if Path(name).suffix in SCHEDULE_FILES:
@@ -214,7 +227,7 @@ def _named(name: str, draft: Draft, steps: int | None) -> Attempt:
         segments = 1 + max((key.segment for key in partition.bodies), default=0)
         return _lowered(partition, expand(lists, segments), options)
 
-    return partial(draft.plan, name, split, scheduled, steps)
+    return split, partial(draft.plan, name, split, scheduled, steps)
 
 
 def compute_lists(name: str, order: str | None, rank_of: Sequence[int], mbs: int) -> ComputeLists:
