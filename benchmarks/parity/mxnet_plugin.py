@@ -23,7 +23,15 @@ from benchmarks.parity.mxnet_adapter import OutOfScope, install
 # A test that does not pass is out of scope if its own code, or a function of its file that it
 # calls, has one of these names or strings; the first part that matches counts.
 USES = {
-    "sparse": {"row_sparse", "csr", "stype", "sparse", "cast_storage", "rand_sparse_ndarray", "check_format"},
+    "sparse": {
+        "row_sparse",
+        "csr",
+        "stype",
+        "sparse",
+        "cast_storage",
+        "rand_sparse_ndarray",
+        "check_format",
+    },
     "Gluon": {"gluon"},
     "autograd": {"autograd", "attach_grad"},
     "numpy interface": {"use_np", "np_shape", "npx", "mx.np"},

@@ -36,7 +36,8 @@ def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -
         return stage, phase, group(node)
 
     merged = sum_products(merge_products(graph, home), over_time)
-    body_of = assign_bodies(merged, placement, time_segments(merged, time_segment))
+    if merged is not graph:
+        body_of = assign_bodies(merged, placement, time_segments(merged, time_segment))
     return share(merged, lambda node: body_of[node.name])
 
 

@@ -114,18 +114,18 @@ CONTIGUOUS: dict[str, Callable[[Coarse], Assignment]] = {
 }
 
 
+@remembered
+def assigned(coarse: Coarse, strategy: str) -> Assignment:
+    """Assign classes by a strategy of CONTIGUOUS, or by `noncontiguous`."""
+    return branched(coarse, CONTIGUOUS.get(strategy, noncontiguous))
+
+
 def place_contiguous(
     graph: Graph, costs: Costs, machine: Machine, constraints: Constraints, *, strategy: str
 ) -> Placed:
     """Place a graph by a strategy of CONTIGUOUS: values flow along a row of devices."""
     coarse = coarsen(graph, costs, machine, constraints, contiguous=True)
-    return as_placement(graph, coarse, *_assigned(coarse, strategy), strategy)
-
-
-@remembered
-def _assigned(coarse: Coarse, strategy: str) -> Assignment:
-    """Assign classes by a strategy of CONTIGUOUS."""
-    return branched(coarse, CONTIGUOUS[strategy])
+    return as_placement(graph, coarse, *assigned(coarse, strategy), strategy)
 
 
 def place_noncontiguous(
@@ -138,7 +138,7 @@ def place_noncontiguous(
     not at the load alone.
     """
     coarse = coarsen(graph, costs, machine, constraints, contiguous=False)
-    devices, bound = branched(coarse, noncontiguous)
+    devices, bound = assigned(coarse, "noncontiguous")
     placed = as_placement(graph, coarse, devices, bound, "noncontiguous")
     with suppress(PlacementError):  # in one row it may not fit
         row = place_contiguous(graph, costs, machine, constraints, strategy="optimal")

@@ -77,6 +77,21 @@ class Coarse:
         free = replace(self.constraints, memory=None)
         return replace(self, machine=self.machine.unlimited(), constraints=free)
 
+    def on_first(self, count: int, steps: float) -> Coarse:
+        """Return the same classes on the first devices, where nothing is pinned or demanded.
+
+        Args:
+            count: the number of devices.
+            steps: the budget of a solver.
+        """
+        return replace(
+            self,
+            machine=self.machine.only(self.machine.contexts[:count]),
+            constraints=replace(self.constraints, steps=steps),
+            times=self.times[:count],
+            allowed=self.allowed[:, :count],
+        )
+
     @cached_property
     def limits(self) -> tuple[int | None, ...]:
         """The bytes that each device may hold; None: any number."""
@@ -148,6 +163,9 @@ def coarsen(
     loose = _compatible(loose, firm, found.allowed)
     _require_possible(graph, machine, constraints, [*firm, *loose])
     loose += found.ties + _on_one_device(found.allowed)
+    if contiguous and not loose:
+        free = coarsen(graph, costs, machine, constraints, contiguous=False)
+        return replace(free, contiguous=True)
     allowed = found.allowed
     if not allowed.all():
         allowed = _intersected(allowed, connected(len(nodes), [*firm, *loose]))

@@ -15,7 +15,7 @@ from partitioner.base.segments import time_steps
 from partitioner.costs.machine import Machine
 from partitioner.strategies import STRATEGIES, Constraints, Placed, Strategy, find_strategy
 from partitioner.strategies.assignments import as_placement, place_on_one, place_smallest
-from partitioner.strategies.coarse import coarsen, memory_limits
+from partitioner.strategies.coarse import Coarse, coarsen, memory_limits
 from partitioner.strategies.problem import floor
 from partitioner.strategies.rules import NOT_ON, PIN, Rule
 from partitioner.strategies.user_groups import least_load
@@ -34,7 +34,8 @@ from symgraph.passes.shards import place_of
 
 LOG = logging.getLogger(__name__)
 FEW_DEVICES = 8  # of more, only the first 2, 4, 8, ... are tried besides all
-MANY_NODES = 2_000  # of a graph for which fewer placements, and only promising grids, are scheduled
+MANY_NODES = 2_000  # of a graph of which only promising placements and grids are scheduled
+LARGE_NODES = 20_000  # the same of an unrolled graph
 MOST_NODES = 100_000  # of a graph that is searched
 LIGHT = "chain"  # the strategy for fewer devices, where there are many nodes
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
@@ -54,7 +55,13 @@ class Candidates:
         self.graph, self.prices, self.machine = graph, prices, machine
         self.constraints = constraints
         self.failed: PlacementError | None = None
-        self._kernels = prices.merged(graph, machine.contexts)
+        self.kernels = prices.merged(graph, machine.contexts)
+
+    def coarse(self, *, contiguous: bool) -> Coarse:
+        """Return the coarse graph, on all devices."""
+        return coarsen(
+            self.graph, self.kernels, self.machine, self.constraints, contiguous=contiguous
+        )
 
     @property
     def levels(self) -> list[Constraints]:
@@ -71,7 +78,7 @@ class Candidates:
 
     def roomy(self, constraints: Constraints) -> bool:
         """Tell whether all that strategies count fits on any one device, so that no limit binds."""
-        coarse = coarsen(self.graph, self._kernels, self.machine, constraints, contiguous=True)
+        coarse = coarsen(self.graph, self.kernels, self.machine, constraints, contiguous=True)
         return all(x is None or coarse.memory.sum() <= x for x in coarse.limits)
 
     @property
@@ -91,6 +98,19 @@ class Candidates:
     def many(self) -> bool:
         """Whether scheduling a placement takes seconds."""
         return len(self.graph) > MANY_NODES
+
+    def large(self, options: Options) -> bool:
+        """Tell whether all placements are compared by estimates, as planning one takes seconds.
+
+        Estimates know nothing of time segments, of the user's demands and of schedules in files,
+        and too little of memory.
+        """
+        known = self.constraints
+        demands = known.pins or known.rules or known.spread or self.limited
+        in_file = Path(options.schedule).suffix in SCHEDULE_FILES
+        unrolled = not self.many or time_steps(self.graph) > 0
+        most = LARGE_NODES if unrolled else MANY_NODES
+        return len(self.graph) > most and not demands and not in_file
 
     @property
     def estimated(self) -> bool:
@@ -116,7 +136,7 @@ class Candidates:
     def least(self, count: int) -> float:
         """Bound the load of any placement on the first devices."""
         first = self.machine.only(self.machine.contexts[:count])
-        return least_load(self.graph, self._kernels, first)
+        return least_load(self.graph, self.kernels, first)
 
     def on_first(self, count: int) -> Iterator[Placed]:
         """Yield what strategies find on the first devices, unless something is pinned elsewhere.
@@ -151,11 +171,11 @@ class Candidates:
             peaks: bytes of the fullest device of some placements, by their programs' account.
             for_memory: whether to look for the least memory, not for the shortest step.
         """
-        graph, machine = self.graph, self.machine
+        graph = self.graph
         if len(graph) > MOST_NODES or Path(options.schedule).suffix in SCHEDULE_FILES:
             return
-        coarse = coarsen(graph, self._kernels, machine, self.constraints, contiguous=False)
-        sketch = Sketch(network, options, coarse, self._kernels, self.prices)
+        coarse = self.coarse(contiguous=False)
+        sketch = Sketch(network, options, coarse, self.kernels, self.prices)
         estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
         LOG.debug("search from the best placements so far, up to %d estimates", estimates)
@@ -188,9 +208,7 @@ class Candidates:
             placements with these bounds, the lowest first, and a bound of all others; None for
             networks that are too large, or whose bounds would not hold.
         """
-        coarse = coarsen(
-            self.graph, self._kernels, self.machine, self.constraints, contiguous=False
-        )
+        coarse = self.coarse(contiguous=False)
         large = len(coarse.parts) * len(coarse.limits) > MOST_CHOICES
         if large or self.constraints.spread or time_steps(self.graph):
             return None
@@ -221,7 +239,7 @@ class Candidates:
     def _placed(self, place: Strategy, machine: Machine, limits: Constraints) -> list[Placed]:
         """Return what a strategy finds, or nothing if it fails."""
         try:
-            return [place(self.graph, self._kernels, machine, limits)]
+            return [place(self.graph, self.kernels, machine, limits)]
         except PlacementError as error:
             self.failed = self.failed or error
             return []

@@ -19,10 +19,11 @@ from partitioner.strategies.types import LATENCY, STEP, THROUGHPUT
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.network import Network
-from runtime.planning.options import AUTO, PlacementOptions
+from runtime.planning.options import AUTO, Options
 from runtime.planning.placement_candidates import Candidates
+from runtime.planning.placement_estimates import Estimates, estimated
 from runtime.planning.plan import Plan, PlanCandidate
-from runtime.planning.schedule_choice import select_timed
+from runtime.planning.schedule_choice import BOTH, Kinds, select_timed
 from symgraph.core.context import Context
 from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 
@@ -33,12 +34,16 @@ CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
 
-def select_placement(
-    draft: Drafting, network: Network, options: PlacementOptions, costs: CostModel
-) -> Plan:
+def select_placement(draft: Drafting, network: Network, options: Options, costs: CostModel) -> Plan:
     """Return the plan with a strategy's placement, or with `auto` the best by the objective.
 
     Candidates with the same placement share its schedule.
+
+    Args:
+        draft: makes a draft with a placement.
+        network: the network to place.
+        options: those of all drafts.
+        costs: what everything costs.
 
     Raises:
         PlacementError, ScheduleError: nothing keeps to the limits.
@@ -47,18 +52,26 @@ def select_placement(
     machine, constraints = options.machine_of(costs), _constraints(options, network)
     candidates = Candidates(network.first, costs, machine, constraints)
     tries = _Tries(draft, costs, hurry=options.objective == STEP)
-    for level in candidates.levels:
-        estimated = options.strategy == AUTO and candidates.estimated and tries.hurry
-        tries.add_all(candidates.of_strategy(options.strategy, level), estimated=estimated)
-        if tries.plans and (options.strategy != AUTO or candidates.roomy(level)):
-            break
-    if options.strategy == AUTO:
-        _try_more(tries, candidates, network)
+    if options.strategy == AUTO and tries.hurry and candidates.large(options):
+        tries.add_best(estimated(candidates, network, options, costs))
+    else:
+        _try_strategies(tries, candidates, options.strategy)
+        if options.strategy == AUTO:
+            _try_more(tries, candidates, network)
     if not tries.plans:
         raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
     bound = tries.bound if options.strategy == AUTO else None
     return replace(best, placements=tuple(tries.candidates), prices=costs, bound=bound)
+
+
+def _try_strategies(tries: _Tries, candidates: Candidates, strategy: str) -> None:
+    """Try what one strategy, or all of them, find on all devices."""
+    for level in candidates.levels:
+        estimated = strategy == AUTO and candidates.estimated and tries.hurry
+        tries.add_all(candidates.of_strategy(strategy, level), estimated=estimated)
+        if tries.plans and (strategy != AUTO or candidates.roomy(level)):
+            break
 
 
 def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
@@ -85,7 +98,7 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
             tries.prove(*lowest, most=0 if candidates.limited else MOST_PROVED)
 
 
-def _constraints(options: PlacementOptions, network: Network) -> Constraints:
+def _constraints(options: Options, network: Network) -> Constraints:
     """Return the constraints of a strategy."""
     devices, groups = options.ranks, options.groups or {}
     pins = {
@@ -152,6 +165,13 @@ class _Tries:
                 tried[number] = self._tried(given[number], [*self.candidates, *tried.values()])
         self.candidates += [tried[number] for number in range(len(given))]
 
+    def add_best(self, estimates: Estimates) -> None:
+        """Try the placements with the best estimates, and list those of all others."""
+        tried = {e: self._scheduled(e.placed(), kinds) for e, kinds in estimates.best()}
+        for estimate, _ in estimates.rows:
+            found = tried.get(estimate, PlanCandidate())
+            self.candidates.append(replace(found, estimate=estimate))
+
     def prove(self, lowest: Sequence[tuple[float, Placed]], others: float, *, most: int) -> None:
         """Try the placements of the lowest bounds, and bound the steps of all.
 
@@ -213,9 +233,14 @@ class _Tries:
             least = draft.busiest(False, None, lambda cut: self.costs.costs(cut))
             if least >= self.shortest:
                 return PlanCandidate(placed=placed, bound=least)
+        return self._scheduled(placed)
+
+    def _scheduled(self, placed: Placed, kinds: Kinds = BOTH) -> PlanCandidate:
+        """Select a placement's schedule, of these kinds."""
+        draft = self.draft(placed.placement)
         LOG.debug("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
-            plan = select_timed(draft, self.costs)
+            plan = select_timed(draft, self.costs, kinds)
         except ScheduleError as error:
             self.failed = _smaller(error, self.failed)
             if isinstance(error, LimitError):

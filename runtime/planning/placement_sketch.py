@@ -29,7 +29,7 @@ from runtime.planning.memory_sketch import BothWays, MemorySketch
 from runtime.planning.network import Network
 from runtime.planning.options import AUTO, Options
 from runtime.planning.outline import Outline, outline
-from runtime.planning.schedule_choice import compute_lists
+from runtime.planning.schedule_choice import compute_lists, splits_backward
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.instructions import RUN
 from runtime.schedule.message_costs import meeting_seconds
@@ -185,6 +185,19 @@ class Sketch:
                 order = build(made.problem, rule, 1.0, memory)
                 best = min(best, int(replay(made.problem, order, start, cause)))
         return best * TICK + self._after(devices)
+
+    def by_kind(self, devices: Devices) -> dict[bool, float]:
+        """Estimate the step with any schedule, by whether its backward phase is cut in two."""
+        seconds: dict[bool, float] = {}
+        for made in self._made(devices):
+            orders = [*made.orders]
+            if self._lists:
+                memory = unlimited(made.problem)
+                rules = priorities(made.problem, [phase for _, phase in made.keys])
+                orders += [build(made.problem, rule, 1.0, memory) for rule in rules]
+            split = any(phase in (INPUT, WEIGHT) for _, phase in made.keys)
+            seconds[split] = min(self._timed(made, order, np.inf) for order in orders)
+        return {split: least + self._after(devices) for split, least in seconds.items()}
 
     def _after(self, devices: Devices) -> float:
         """Return the seconds from the end of the last run to that of the step."""
@@ -343,7 +356,7 @@ class Sketch:
             orders = [
                 np.concatenate([_numbers(program.columns, number, split) for program in lists])
                 for lists in _distinct(self._names, self._order, rank_of, self.mbs)
-                if _splits(lists) == split
+                if splits_backward(lists) == split
             ]
             counts = [np.bincount(order, minlength=len(keys)) for order in orders]
             whole = [
@@ -359,12 +372,6 @@ def _distinct(
 ) -> list[tuple[Program, ...]]:
     """Return what ranks run by these schedules, each list once."""
     return [*dict.fromkeys(compute_lists(name, order, rank_of, mbs) for name in names)]
-
-
-def _splits(lists: Sequence[Program]) -> bool:
-    """Tell whether a schedule cuts the backward phase in two."""
-    codes = np.unique(np.concatenate([program.columns.code for program in lists]))
-    return any(PHASES[code - RUN] in (INPUT, WEIGHT) for code in codes)
 
 
 def _turn(key: Key) -> tuple[int, int]:

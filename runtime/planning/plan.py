@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from partitioner import Partition, Placement
 from partitioner.base.segments import time_segments
+from partitioner.solve.problem import optimality_gap
 from partitioner.strategies import Placed
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
@@ -31,6 +32,29 @@ from symgraph.passes.shards import Shard
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A placement that was compared by an estimate of its step."""
+
+    strategy: str
+    """The name of the strategy."""
+    load: float
+    """Seconds per micro-batch of the slowest device."""
+    lower_bound: float
+    """No placement of the same classes of nodes has a smaller load, by the strategy's proof."""
+    seconds: float
+    """The estimated step."""
+    devices: tuple[int, ...]
+    """The numbers of the devices that are not idle."""
+    placed: Callable[[], Placed] = field(compare=False, repr=False)
+    """Makes the placement."""
+
+    @property
+    def gap(self) -> float:
+        """The most by which the load exceeds the optimum, as a share of the load."""
+        return optimality_gap(self.load, self.lower_bound)
+
+
+@dataclass(frozen=True)
 class PlanCandidate:
     """One of the ways to place or run a network that planning compared."""
 
@@ -48,6 +72,8 @@ class PlanCandidate:
     """Seconds that no step of this kind can beat, where they are known."""
     placed: Placed | None = None
     """A strategy's placement, where strategies are compared."""
+    estimate: Estimate | None = None
+    """The placement's estimate, where the graph is too large to plan all of them."""
     splits: tuple[GroupSplit, ...] = ()
     """The groups on several devices, where splits are compared."""
     grid: Grid = NO_GRID
@@ -62,7 +88,7 @@ class PlanCandidate:
         if self.grid.rows > 1:
             words = f"{self.grid.rows} rows" + ", replicas near each other" * self.grid.near
         if self.bound is not None:
-            return f"{words}: a row alone takes about {seconds_text(self.bound)}"
+            return f"{words}: about {seconds_text(self.bound)}"
         return f"{words}: {self.failed or seconds_text(self.seconds or 0.0)}"
 
 

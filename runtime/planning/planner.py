@@ -20,7 +20,8 @@ from partitioner.strategies.types import STEP
 from runtime.backends.device.arrays import require
 from runtime.planning.draft import Draft
 from runtime.planning.grid import Grid, columns, grids_to_try, groups_in, in_first_row
-from runtime.planning.heap import trim_heap
+from runtime.planning.grid_estimate import grid_seconds
+from runtime.planning.heap import no_collections, trim_heap
 from runtime.planning.network import PlanRequest, make_network
 from runtime.planning.options import AUTO, Options, PlacementOptions, require_options
 from runtime.planning.placement_candidates import MANY_NODES
@@ -28,7 +29,6 @@ from runtime.planning.placement_choice import select_placement
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.schedule_choice import select_schedule, select_timed
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
-from runtime.schedule.generators.table import SCHEDULES
 from symgraph.core.context import Context
 from symgraph.core.errors import (
     ConfigError,
@@ -39,6 +39,7 @@ from symgraph.core.errors import (
     ScheduleError,
 )
 from symgraph.core.graph import Graph
+from symgraph.core.units import count_text
 from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
@@ -47,6 +48,7 @@ from symgraph.passes.batching import Feed, batch_size
 LOG = logging.getLogger(__name__)
 ROW_STRATEGY = "chain"  # places a row of which no placement was tried
 MOST_BLAMED = 8  # constraints to leave out one after another
+GRID_NODES = 120_000  # of the rows of all grids that are estimated
 ROW_GAIN = 1.05  # times the best step: what a row may take by another grid's schedule
 
 
@@ -92,10 +94,11 @@ def plan(
         others = undifferentiable(symbol)
         wrt = [n for n in symbol.list_arguments() if n not in feeds and n not in others]
     request = PlanRequest(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
-    try:
-        best = _with_best_splits(request, options)
-    except LimitError as error:
-        raise _with_blame(error, request, options) from None
+    with no_collections():
+        try:
+            best = _with_best_splits(request, options)
+        except LimitError as error:
+            raise _with_blame(error, request, options) from None
     if best.prices is not None:
         trim_heap()
     return replace(best, request=request)
@@ -141,22 +144,48 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
             compared.append(PlanCandidate(seconds=other.choice.seconds, splits=splits))
             if _seconds(other) < GAIN * _seconds(best):
                 best = other
-    for grid in _grids(request, whole, options) if whole_grid else ():
-        words = PlanCandidate(grid=grid)
-        LOG.debug("a grid of %s", words.split_words.partition(":")[0])
-        least = _row_seconds(request, whole, options, grid)
-        if least >= ROW_GAIN * _seconds(best):
-            compared.append(replace(words, bound=least))
+    if whole_grid:
+        best, grids = _with_best_grid(request, whole, options, best)
+        compared += grids
+    return replace(best, splits=tuple(compared))
+
+
+def _with_best_grid(
+    request: PlanRequest, whole: Plan, options: Options, best: Plan
+) -> tuple[Plan, list[PlanCandidate]]:
+    """Return the best plan, on a grid or not, and what was compared.
+
+    Grids of a graph of many nodes are estimated; those that are promising are planned.
+
+    Args:
+        request: the network.
+        whole: its plan without splits.
+        options: its options.
+        best: the best plan so far.
+    """
+    grids, nodes = _grids(request, whole, options), len(whole.network.first)
+    compared: dict[Grid, PlanCandidate] = {}
+    least: dict[Grid, float] = {}
+    for number, grid in enumerate(grids, 1):
+        if number * nodes > GRID_NODES:
+            failed = f"not tried, as the graph has {count_text(nodes, 'node')}"
+            compared[grid] = PlanCandidate(grid=grid, failed=failed)
+        else:
+            LOG.debug("a grid of %s", PlanCandidate(grid=grid).split_words.partition(":")[0])
+            least[grid] = _row_seconds(request, whole, options, grid)
+    for grid in sorted(least, key=least.__getitem__):
+        if least[grid] >= ROW_GAIN * _seconds(best):
+            compared[grid] = PlanCandidate(grid=grid, bound=least[grid])
             continue
         try:
             other = _planned(*_auto_grid(request, whole, options, grid), timed=True)
         except (PlacementError, ScheduleError, MicroBatchError, GraphError) as error:
-            compared.append(replace(words, failed=str(error)))
+            compared[grid] = PlanCandidate(grid=grid, failed=str(error))
             continue
-        compared.append(replace(words, seconds=other.choice.seconds))
+        compared[grid] = PlanCandidate(grid=grid, seconds=other.choice.seconds)
         if _seconds(other) < GAIN * _seconds(best):
             best = replace(other, placements=whole.placements)
-    return replace(best, splits=tuple(compared))
+    return best, [compared[grid] for grid in grids]
 
 
 def _seconds(best: Plan) -> float:
@@ -233,36 +262,27 @@ def _auto_grid(
 def _row_placement(whole: Plan, devices: int) -> Placement | None:
     """Return the best placement on the first devices, by its step or by its load."""
     known = [
-        (c.seconds or c.bound or c.placed.load * len(whole.sizes), c.placed.placement)
+        (c.seconds or c.bound or c.placed.load * len(whole.sizes), c.placed)
         for c in whole.placements
         if c.placed is not None and max(c.placed.placement.rank_of) < devices
     ]
-    return min(known, key=lambda c: c[0])[1] if known else None
+    estimates = [c.estimate for c in whole.placements if c.estimate is not None]
+    some = [e for e in estimates if max(e.devices) < devices]
+    if some:
+        return min(some, key=lambda e: e.seconds).placed().placement
+    return min(known, key=lambda c: c[0])[1].placement if known else None
 
 
 def _row_seconds(request: PlanRequest, whole: Plan, options: Options, grid: Grid) -> float:
-    """Estimate the step of one row of a grid, without the sums over rows; 0: it is not known.
-
-    All rows do the same, so a grid of many nodes need not be built to see that it is too slow.
-    """
+    """Estimate the step of a grid of many nodes; 0: it is not known."""
     best = _row_placement(whole, len(options.ranks) // grid.rows)
     if len(whole.network.first) < MANY_NODES or best is None or options.memory is not None:
         return 0.0
-    count = len(whole.sizes)
-    row = replace(options, data_axis=grid.rows, replicas_near=grid.near).grid[0]
-    options = replace(_like_whole(options, whole), devices=row)
-    if options.machine is not None:
-        options = replace(options, machine=options.machine.only(row))
-    network = make_network(request, replace(options, micro_batches=count * grid.rows), {})
-    network = replace(network, sizes=network.sizes[:count])
-    draft = Draft(network, replace(best, devices=row), options)
-    return _seconds(select_timed(draft, options.costs(network.first)))
-
-
-def _like_whole(options: Options, whole: Plan) -> Options:
-    """Return the options with the schedule of a plan, or with the named ones if it has no name."""
-    named = whole.choice.schedule if whole.choice.schedule in SCHEDULES else AUTO
-    return replace(options, schedule=named, named_only=True, near=1)
+    on_grid = replace(options, data_axis=grid.rows, replicas_near=grid.near)
+    try:
+        return grid_seconds(request, whole, best, on_grid)
+    except (PlacementError, ScheduleError, MicroBatchError, GraphError):
+        return 0.0
 
 
 def _splits(whole: Plan, options: Options) -> list[tuple[GroupSplit, ...]]:
@@ -288,10 +308,11 @@ def _planned(request: PlanRequest, options: Options, *, timed: bool = False) -> 
     """
     LOG.debug("graphs of the network with its gradients")
     network = make_network(request, options, options.group_sizes)
-    draft = partial(Draft, network, options=options if request.wrt else options.forward_only())
+    of_step = options if request.wrt else options.forward_only()
+    draft = partial(Draft, network, options=of_step)
     placement = _given_placement(network.first, options)
     if placement is None:
-        best = select_placement(draft, network, options, options.costs(network.first))
+        best = select_placement(draft, network, of_step, options.costs(network.first))
     elif timed:
         costs = options.costs(network.first)
         best = replace(select_timed(draft(placement), costs), prices=costs)

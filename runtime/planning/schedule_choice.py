@@ -17,7 +17,7 @@ import numpy as np
 
 from partitioner import Partition
 from partitioner.base.segments import segment_lengths
-from partitioner.base.types import FORWARD, INPUT, WEIGHT, BodyKey
+from partitioner.base.types import FORWARD, BodyKey
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.options import (
@@ -29,11 +29,11 @@ from runtime.planning.options import (
     ScheduleOptions,
 )
 from runtime.planning.plan import Plan, PlanCandidate
+from runtime.schedule.generators.columns import I, W
 from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.generators.gpipe import gpipe
 from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_schedule
-from runtime.schedule.instructions import Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program, Schedule
 from runtime.schedule.replay import memory_profile, simulate
@@ -47,17 +47,21 @@ FEW_STAGES = 4  # of a rank, of which all sets may recompute
 PACKINGS = 3  # choices of stages that are packed
 LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
+Kinds = Sequence[bool]  # whether the backward phase is cut in two, of schedules
+BOTH: Kinds = (False, True)
 Costing = Callable[[], CostModel]
 Weights = Callable[[], Sequence[float]]
 _Lists = tuple[Program, ...] | Schedule
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
 
 
-def select_schedule(draft: Draft, costs: Costing) -> Plan:
+def select_schedule(draft: Draft, costs: Costing, kinds: Kinds = BOTH) -> Plan:
     """Return the best plan of a draft that its options allow, with all candidates.
 
     Args:
         costs: called only if there is a choice.
+        kinds: of the schedules to try, if there is a choice: whether the backward phase is cut in
+            two.
 
     Raises:
         ConfigError: unknown names.
@@ -71,10 +75,11 @@ def select_schedule(draft: Draft, costs: Costing) -> Plan:
     lists = {name: _lists_of(name, draft) for name in names}
     for steps in segments:
         for name in names:
-            tries.add_named(name, lists[name], steps)
+            if splits_backward(lists[name]) in kinds or options.schedule != AUTO:
+                tries.add_named(name, lists[name], steps)
     if options.schedule == AUTO and not options.named_only:
         for steps in tries.promising():
-            for split in (False, True):
+            for split in kinds:
                 tries.add_listed(steps, split)
     if tries.best is None:
         assert tries.least is not None
@@ -170,9 +175,13 @@ class _Tries:
         return list(dict.fromkeys(c.time_segment for c in ranked))[:LENGTHS_LISTED]
 
 
-def select_timed(draft: Draft, costs: CostModel) -> Plan:
-    """Return the plan with the best schedule, simulated even if only one is allowed."""
-    plan = select_schedule(draft, lambda: costs)
+def select_timed(draft: Draft, costs: CostModel, kinds: Kinds = BOTH) -> Plan:
+    """Return the plan with the best schedule, simulated even if only one is allowed.
+
+    Args:
+        kinds: as `select_schedule` takes them.
+    """
+    plan = select_schedule(draft, lambda: costs, kinds)
     if plan.choice.seconds is not None:
         return plan
     return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))
@@ -215,12 +224,15 @@ def _lists_of(name: str, draft: Draft) -> _Lists:
     return compute_lists(name, draft.options.order, rank_of, count)
 
 
+def splits_backward(lists: _Lists) -> bool:
+    """Tell whether a schedule cuts the backward phase in two."""
+    programs = lists.programs if isinstance(lists, Schedule) else lists
+    codes = np.unique(np.concatenate([program.columns.code for program in programs]))
+    return bool(np.isin(codes, (I, W)).any())
+
+
 def _named(name: str, lists: _Lists, draft: Draft, steps: int | None) -> Attempt:
     """Return the attempt of a schedule."""
-    programs = lists.programs if isinstance(lists, Schedule) else lists
-    split = any(
-        isinstance(i, Run) and i.phase in (INPUT, WEIGHT) for program in programs for i in program
-    )
 
     def scheduled(partition: Partition) -> Schedule:
         if isinstance(lists, Schedule):
@@ -228,7 +240,7 @@ def _named(name: str, lists: _Lists, draft: Draft, steps: int | None) -> Attempt
         segments = 1 + max((key.segment for key in partition.bodies), default=0)
         return _lowered(partition, expand(lists, segments), draft.options)
 
-    return partial(draft.plan, name, split, scheduled, steps)
+    return partial(draft.plan, name, splits_backward(lists), scheduled, steps)
 
 
 def compute_lists(

@@ -164,10 +164,10 @@ def _check(node: Node, table: Mapping[str, Node]) -> None:
         if len(node.types) != 1 or node.inputs:
             raise GraphError(f"variable {node.name!r} has one type and no inputs")
         return
-    op = find(node.op)
     ins = [_look_up(table, v, node) for v in node.inputs]
     if node._checked == [ins]:
         return
+    op = find(node.op)
     least = len(op.input_names(node.attrs))
     if len(ins) < least:
         raise GraphError(f"{node.op} {node.name!r} takes {least} inputs, not {len(ins)}")

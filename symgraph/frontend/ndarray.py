@@ -248,7 +248,10 @@ def _of_nothing(symbol: Symbol, feeds: Mapping[str, Array]) -> Sequence[Array]:
     So a prime stands for it in the inputs.
     """
     shapes = {name: tuple(d or TRIAL for d in a.shape) for name, a in feeds.items()}
-    outputs, dtypes = symbol.infer_shape_partial(**shapes)[1], symbol.infer_type(**_dtypes(feeds))[1]
+    outputs, dtypes = (
+        symbol.infer_shape_partial(**shapes)[1],
+        symbol.infer_type(**_dtypes(feeds))[1],
+    )
     found = [tuple(d if d % TRIAL else 0 for d in shape) for shape in outputs]
     if any(0 not in shape for shape in found):
         return []

@@ -15,6 +15,7 @@ can be merged stands in their registration: `OpDef.rowwise` and `OpDef.row_sums`
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import is_not
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -302,6 +303,7 @@ def _rest(graph: Graph, node: Node) -> Hashable:
 
 def _pruned(graph: Graph, nodes: Mapping[str, Node]) -> Graph:
     """Return the nodes without products that are part of larger ones now; all others stay."""
+    new = len(nodes) != len(graph) or any(map(is_not, nodes.values(), graph))
     needed = {v.node for v in graph.outputs}
     kept: list[Node] = []
     for node in reversed([*nodes.values()]):
@@ -309,4 +311,6 @@ def _pruned(graph: Graph, nodes: Mapping[str, Node]) -> Graph:
         if not spare:
             needed.update(v.node for v in node.inputs)
             kept.append(node)
+    if not new and len(kept) == len(graph):
+        return graph
     return Graph.of(reversed(kept), graph.outputs)

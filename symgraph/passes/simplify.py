@@ -69,9 +69,11 @@ def _replaced(graph: Graph, meaning: Replacement) -> Graph:
     kept: list[Node] = []
     for node in graph:
         if not node.is_variable:
-            inputs = tuple([values.get(v, v) for v in node.inputs])
-            origin = stands.get(node.origin, node.origin) if node.origin else None
-            node = replace(node, inputs=inputs, origin=origin)
+            if stands:
+                inputs = tuple([values.get(v, v) for v in node.inputs])
+                origin = stands.get(node.origin, node.origin) if node.origin else None
+                if (inputs, origin) != (node.inputs, node.origin):
+                    node = replace(node, inputs=inputs, origin=origin)
             same = None if node.name in asked else meaning(node, graph)
             if same is not None:
                 stands[node.name] = same.node
@@ -79,6 +81,8 @@ def _replaced(graph: Graph, meaning: Replacement) -> Graph:
                     values[Value(node.name, index)] = Value(same.node, same.index + index)
                 continue
         kept.append(node)
+    if not stands:
+        return graph
     return Graph.of(drop_unread(kept, graph), graph.outputs)
 
 

@@ -178,18 +178,20 @@ def placements_table(plan: Plan) -> str:
     rows: list[tuple[str, ...]] = [
         ("", "strategy", "slowest device", "at least", "gap", "predicted step")
     ]
-    rows += [
-        (
-            "->" if c.placed.placement == plan.placement else "",
-            c.placed.strategy,
-            seconds_text(c.placed.load),
-            seconds_text(c.placed.lower_bound),
-            f"{c.placed.gap:.1%}",
-            _step(c),
-        )
-        for c in plan.placements
-        if c.placed is not None
-    ]
+    for c in plan.placements:
+        known = c.placed or c.estimate
+        if known is not None:
+            taken = c.placed is not None and c.placed.placement == plan.placement
+            rows.append(
+                (
+                    "->" if taken else "",
+                    known.strategy,
+                    seconds_text(known.load),
+                    seconds_text(known.lower_bound),
+                    f"{known.gap:.1%}",
+                    _step(c),
+                )
+            )
     idle = [str(d) for r, d in enumerate(plan.devices) if r not in plan.placement.rank_of]
     note = [f"idle, as the step would be longer with them: {', '.join(idle)}"] if idle else []
     return "\n".join([*aligned_columns(rows), *note, *([plan.proof] if plan.proof else [])])
@@ -198,6 +200,8 @@ def placements_table(plan: Plan) -> str:
 def _step(candidate: PlanCandidate) -> str:
     if candidate.seconds is not None:
         return seconds_text(candidate.seconds)
+    if candidate.estimate is not None:
+        return f"about {seconds_text(candidate.estimate.seconds)}"
     return "too large" if candidate.bound is None else f"> {seconds_text(candidate.bound)}"
 
 
