@@ -24,7 +24,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core.registry import cpu_target
 
-from runtime.backends.device.compile import I8, I32, I64, VOID, call_llvm, intrinsic, jit
+from runtime.backends.device.compile import I8, I32, I64, VOID, call_llvm, intrinsic, jit, jit_inner
 from symgraph.core.types import Array
 
 # The CPU features that numba compiles for; its cache is keyed by the same string.
@@ -289,7 +289,7 @@ def settle(typing: Any) -> Any:
     return types.void(), generate
 
 
-@jit
+@jit_inner
 def first_line(packed: Array) -> Any:
     """Return the address at which the packed operand begins."""
     return (packed.ctypes.data + LINE - 1) // LINE * LINE
