@@ -15,12 +15,14 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from symgraph.core.errors import ConfigError
+from symgraph.core.types import Array
 
 LEAST_ADDRESSES = 768 << 20  # bytes: with fewer, LLVM aborts or waits for ever
 _Function = Callable[..., Any]
+_Inner = TypeVar("_Inner", bound=_Function)
 
 
 def _check_environment() -> None:
@@ -52,6 +54,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
     Args:
         options: those of `numba.njit`.
     """
+    options = {"no_cfunc_wrapper": True, **options}  # an entry for C, which nothing here calls
 
     def decorate(function: _Function) -> _Function:
         made: _Function
@@ -64,9 +67,34 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
             if folder is not None:
                 setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010  (numba makes it by name)
             made = numba.njit(cache=folder is not None, **options)(function)
+        _take_literals_as_numbers(made)
         return made
 
     return decorate
+
+
+def _take_literals_as_numbers(function: Any) -> None:
+    """Let compiled callers that pass constants use the code for numbers.
+
+    numba would compile a function once more for each constant that it is called with.
+    """
+    choose = function.get_call_template
+
+    def get_call_template(args: Any, kws: Any) -> Any:
+        numbers = {name: numba.types.unliteral(kind) for name, kind in kws.items()}
+        return choose([*map(numba.types.unliteral, args)], numbers)
+
+    function.get_call_template = get_call_template
+
+
+def inner(**options: Any) -> Callable[[_Inner], _Inner]:
+    """Return a decorator as `compiled` does, for a function that only compiled ones call.
+
+    It has no entry for Python, which takes as long to compile as many a function itself.
+    """
+    decorate: Any = compiled(no_cpython_wrapper=True, **options)
+    made: Callable[[_Inner], _Inner] = decorate
+    return made
 
 
 @cache
@@ -92,3 +120,10 @@ def fallback_folder() -> Path | None:
         warnings.warn(f"compiled kernels are not cached: {choose}", stacklevel=3)
         return None
     return folder
+
+
+@inner()
+def overwrite(old: Array, new: Array) -> None:
+    """Do what `old[:] = new` does, whose message about shapes takes numba seconds to compile."""
+    for i in range(len(old)):
+        old[i] = new[i]

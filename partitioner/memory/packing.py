@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, overwrite
 
 ALIGN = 64  # bytes: offsets are multiples of it
 MAX_ROUNDS, MAX_PAIRS = 100, 40_000_000  # of improvement; pairs of needs looked at in all
@@ -116,7 +116,7 @@ def _improve(
         total = _place(first, last, size, order, offsets, placed)
         if total < least:
             least = total
-            best[:] = offsets
+            overwrite(best, offsets)
         high = total - (total - held) // 4
         for place in range(len(order)):
             item = order[place]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.solve.down_sets import rows
 from partitioner.solve.elements import Elements
 from symgraph.core.types import Array
@@ -50,7 +50,7 @@ def _tables(core: Elements) -> tuple[Any, ...]:
     )
 
 
-@compiled()
+@inner()
 def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
     """Draw a number in [0, 1) by xorshift64*: the same on every machine."""
     x = state[0]
@@ -61,7 +61,7 @@ def _draw(state):  # type: ignore[no-untyped-def]  # numba infers
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@compiled()
+@inner()
 def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  # type: ignore[no-untyped-def]
     """Move v to device b and keep the loads up to date. (numba infers the types.)"""
     a = home[v]
@@ -83,7 +83,7 @@ def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  #
         count[e, b] += 1
 
 
-@compiled()
+@inner()
 def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
     """Return the 16-norm of the loads."""
     total = 0.0
@@ -95,7 +95,7 @@ def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
     return np.sqrt(np.sqrt(np.sqrt(np.sqrt(total))))
 
 
-@compiled()
+@inner()
 def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyped-def]
     """Draw a step into `moved` and `to`; return how many elements it moves."""
     n, nets = home.shape[0], members[0].shape[0] - 1
@@ -119,7 +119,7 @@ def _propose(state, home, devices, members, moved, to):  # type: ignore[no-untyp
     return 0 if v == w else 2
 
 
-@compiled()
+@inner()
 def _counted(home, times, memory, nets, members, costs):  # type: ignore[no-untyped-def]
     """Count elements of each net on each device; add up the devices' loads and memory."""
     n, devices = times.shape
@@ -167,7 +167,7 @@ def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  #
             energy = after
             if load.max() < least * (1 - 1e-12):
                 least = load.max()
-                best[:] = home
+                overwrite(best, home)
             continue
         for k in range(size - 1, -1, -1):
             _put(moved[k], back[k], home, times, memory, nets, members, costs, count, load, used)
@@ -187,7 +187,7 @@ def _try_all(start, options, times, memory, limits, nets, members, costs):  # ty
     while v < n:
         if (used <= limits).all() and load.max() < least * (1 - 1e-12):
             least = load.max()
-            best[:] = home
+            overwrite(best, home)
         v = 0
         while v < n:
             chosen[v] += 1

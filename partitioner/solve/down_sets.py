@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.solve.elements import Arcs
 from symgraph.core.orders import neighbours
 from symgraph.core.types import Array
@@ -144,7 +144,7 @@ def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
                 lowest = left & (~left + np.uint64(1))
                 left ^= lowest
                 v = (word << 6) + int(np.log2(np.float64(lowest)) + 0.5)
-                fresh[:] = bits[i]
+                overwrite(fresh, bits[i])
                 fresh[word] |= lowest
                 key = hashes[i] ^ keys[v]
                 slot = _slot(table, hashes, bits, fresh, key)
@@ -179,7 +179,7 @@ def within(smaller, larger):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled()
+@inner()
 def _slot(table, hashes, bits, fresh, key):  # type: ignore[no-untyped-def]
     """Find the slot of the hash table that has the bit set, or that is free for it."""
     mask = table.shape[0] - 1

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.solve.budget import Budget
 from partitioner.solve.down_sets import Family, rows
 from partitioner.solve.prices import priced
@@ -241,8 +241,9 @@ def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyp
                 continue
             held[depth + 1] = held[depth] + memory[v]
             depth += 1
-            cut[depth] = cut[depth - 1]
-            free[depth], bare[depth] = free[depth - 1], bare[depth - 1]
+            overwrite(cut[depth], cut[depth - 1])
+            overwrite(free[depth], free[depth - 1])
+            overwrite(bare[depth], bare[depth - 1])
             _enter(v, nets, cut[depth], free[depth], bare[depth])
             path[depth], at[depth], elem[depth] = child, starts[child], v
             for g in range(k):
@@ -254,14 +255,14 @@ def _sweep(indices, family, costs, nets, table, kinds):  # type: ignore[no-untyp
                     _record(i, child, g, load, table, kinds, active[:alive])
 
 
-@compiled()
+@inner()
 def _holds(bits, i, child, v):  # type: ignore[no-untyped-def]
     """Tell whether an element is in the piece between two down-sets."""
     words = bits[child, v >> 6] & ~bits[i, v >> 6]
     return (words >> np.uint64(v & 63)) & np.uint64(1) != 0
 
 
-@compiled()
+@inner()
 def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
     """List the states of a down-set that may still lead below the bound; return their number.
 
@@ -298,7 +299,7 @@ def _alive(i, bits, table, kinds, active, room):  # type: ignore[no-untyped-def]
     return alive
 
 
-@compiled()
+@inner()
 def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
     """Tell whether an active state is as good with no more devices of any kind."""
     for t in active:
@@ -314,7 +315,7 @@ def _worse(s, value, i, table, kinds, active):  # type: ignore[no-untyped-def]
     return False
 
 
-@compiled()
+@inner()
 def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped-def]
     """Record a piece from i to the child on a device of kind g, after each active state."""
     best, stride = table.best, kinds.strides[g]
@@ -331,7 +332,7 @@ def _record(i, child, g, load, table, kinds, active):  # type: ignore[no-untyped
         table.bound[0] = min(table.bound[0], best[child].min())
 
 
-@compiled()
+@inner()
 def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
     """Take an element into the piece; update what it pays for nets and for free elements."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
@@ -356,7 +357,7 @@ def _enter(v, nets, cut, free, bare):  # type: ignore[no-untyped-def]
         nets.inside[e] += 1
 
 
-@compiled()
+@inner()
 def _leave(v, nets):  # type: ignore[no-untyped-def]
     """Take an element out of the piece."""
     for j in range(nets.starts[v], nets.starts[v + 1]):
@@ -369,7 +370,7 @@ def _leave(v, nets):  # type: ignore[no-untyped-def]
                     _turn(choice, nets.taken[e], nets.inside[e], nets.sizes[e], -nets.costs[g, e])
 
 
-@compiled()
+@inner()
 def _turn(choice, taken, count, size, cost):  # type: ignore[no-untyped-def]
     """Add (cost > 0) or remove an element of a net; update which sets of free members pay."""
     for s in range(choice.shape[0]):

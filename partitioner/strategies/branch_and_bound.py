@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.solve.down_sets import rows
 from partitioner.solve.prices import best_prices, priced
 from partitioner.strategies.coarse import Coarse
@@ -164,11 +164,11 @@ def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
         tried[depth] = 0
         if depth == n:
             best[0] = load[depth].max()
-            found[:] = on
+            overwrite(found, on)
     return True
 
 
-@compiled()
+@inner()
 def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-untyped-def]
     """Tell whether no placement of the other parts ends below the best."""
     bound = best * (1 - 1e-9)
@@ -190,7 +190,7 @@ def _hopeless(task, depth, d, load, held, before, best):  # type: ignore[no-unty
     return reached >> d & 1 != 0
 
 
-@compiled()
+@inner()
 def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no-untyped-def]
     """Put a part's classes on a device, and count the messages that are then known."""
     k = load.shape[0]
@@ -218,7 +218,7 @@ def _put(task, part, d, on, count, home, load, held, before):  # type: ignore[no
                     before[e] |= 1 << d
 
 
-@compiled()
+@inner()
 def _take(task, part, on, count, home, placed):  # type: ignore[no-untyped-def]
     """Undo _put, except for the loads, which each depth has its own of."""
     d = on[task.classes[task.starts[part]]]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.search.problem import Problem
 
 Array = npt.NDArray[Any]
@@ -93,14 +93,14 @@ def body_bytes(roots: Roots, bodies: Bodies, again: bool, places: int, copy: Arr
     return rows
 
 
-@compiled(nogil=True)
+@inner()
 def _add_piece(pieces: Array, used: int, body: int, begin: int, end: int, nbytes: int) -> int:
     """Add a piece of scratch; return how many there are."""
     pieces[0, used], pieces[1, used], pieces[2, used], pieces[3, used] = body, begin, end, nbytes
     return used + 1
 
 
-@compiled(nogil=True)
+@inner()
 def _keep(rows: Array, first: int, last: int, nbytes: int) -> None:
     """Hold bytes from one body to another."""
     rows[0, first] += nbytes
@@ -108,7 +108,7 @@ def _keep(rows: Array, first: int, last: int, nbytes: int) -> None:
     rows[1, last] -= nbytes
 
 
-@compiled(nogil=True)
+@inner()
 def _read(
     roots: Roots, bodies: Bodies, j: int, copy: Array, places: int, last: Array
 ) -> tuple[int, int, bool, int, int]:
@@ -149,7 +149,7 @@ def _read(
     return far, end, sent, copy_far, copy_end
 
 
-@compiled(nogil=True)
+@inner()
 def _find_copies(roots: Roots, bodies: Bodies, copy: Array) -> None:
     """Find the values that backward phases make again, and the bodies that do."""
     for j in range(len(copy) - 1, -1, -1):
@@ -171,7 +171,7 @@ def _find_copies(roots: Roots, bodies: Bodies, copy: Array) -> None:
                 copy[j] = bodies.back[stage]
 
 
-@compiled(nogil=True)
+@inner()
 def _scratch(pieces: Array, count: int, places: int) -> Array:
     """Return the most that the pieces of each body take at once."""
     after, before = np.full(2 * places + 2, -1, np.int64), np.full(2 * places + 2, -1, np.int64)
@@ -257,7 +257,7 @@ def traffic_of(p: Problem, order: Array) -> Traffic:
     return Traffic(taken, freed)
 
 
-@compiled(nogil=True)
+@inner()
 def held_by(
     p: Problem, rank: int, runs: Array, rows: Bytes, traffic: Traffic, nbytes: Array, waiting: Array
 ) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from symgraph.core.types import Array
 
 SWEEPS = 8  # through all items, at most: what is not settled then is bounded less sharply
@@ -103,7 +103,8 @@ def explore(task, upper, steps, rows, lows):  # type: ignore[no-untyped-def]
             count, below = _halved(rows, lows)
             others = min(others, below)
         if low[depth, at] < below:
-            rows[count], lows[count] = on, low[depth, at]
+            overwrite(rows[count], on)
+            lows[count] = low[depth, at]
             count += 1
         else:
             others = min(others, low[depth, at])
@@ -117,12 +118,12 @@ def bounds(task, rows):  # type: ignore[no-untyped-def]
     out = np.empty(len(rows))
     on = np.empty(task.updates.shape[1], np.int64)
     for i in range(len(rows)):
-        on[:] = rows[i]
+        overwrite(on, rows[i])
         out[i] = _bound(task, on, len(task.parts[0]) - 1)
     return out
 
 
-@compiled()
+@inner()
 def _halved(rows, lows):  # type: ignore[no-untyped-def]
     """Keep the half with the lowest bounds; return its size, and the least bound of the others."""
     order = np.argsort(lows)
@@ -132,7 +133,7 @@ def _halved(rows, lows):  # type: ignore[no-untyped-def]
     return half, least
 
 
-@compiled()
+@inner()
 def _put(task, on, placed, part, device):  # type: ignore[no-untyped-def]
     """Put a part on a device, or take it from where it is."""
     starts, classes = task.parts
@@ -145,7 +146,7 @@ def _put(task, on, placed, part, device):  # type: ignore[no-untyped-def]
         on[classes[i]] = device
 
 
-@compiled()
+@inner()
 def _choices(task, on, placed, part, choice, low):  # type: ignore[no-untyped-def]
     """Write the devices of a part, those of the lowest bound first; return how many there are."""
     k = task.times.shape[0]
@@ -167,7 +168,7 @@ def _choices(task, on, placed, part, choice, low):  # type: ignore[no-untyped-de
     return count
 
 
-@compiled()
+@inner()
 def _bound(task, on, part):  # type: ignore[no-untyped-def]
     """Bound the steps of all placements that have these classes on these devices.
 
@@ -211,7 +212,7 @@ def _bound(task, on, part):  # type: ignore[no-untyped-def]
     return most + task.meeting + _updating(task, on)
 
 
-@compiled()
+@inner()
 def _updating(task, on):  # type: ignore[no-untyped-def]
     update = np.zeros(task.times.shape[0])
     for c in range(len(on)):
@@ -220,7 +221,7 @@ def _updating(task, on):  # type: ignore[no-untyped-def]
     return update.max()
 
 
-@compiled()
+@inner()
 def _units(task, on):  # type: ignore[no-untyped-def]
     """Find the device of each item, or NOWHERE, and its unit; return these and their number.
 
@@ -268,19 +269,19 @@ def _units(task, on):  # type: ignore[no-untyped-def]
     return where, unit, count
 
 
-@compiled()
+@inner()
 def _wire(task, flow, a, b):  # type: ignore[no-untyped-def]
     return 0.0 if min(a, b) == NOWHERE or a == b else task.wires[flow, a, b]
 
 
-@compiled()
+@inner()
 def _ends(task, where, unit, long):  # type: ignore[no-untyped-def]
     """Return the least time before each unit's first run, and behind its last one."""
     head = _longest(task, where, unit, long, False)
     return head, _longest(task, where, unit, long, True)
 
 
-@compiled()
+@inner()
 def _longest(task, where, unit, long, back):  # type: ignore[no-untyped-def]
     """Return the longest way to each unit from what it waits for or, `back`, from what waits."""
     longest, n = np.zeros(len(long)), len(where)
@@ -302,7 +303,7 @@ def _longest(task, where, unit, long, back):  # type: ignore[no-untyped-def]
     return longest
 
 
-@compiled()
+@inner()
 def _on_links(task, where, unit, long, head, tail):  # type: ignore[no-untyped-def]
     """Bound the step by what links carry, each value once from device to device."""
     count = task.links.max() + 1

@@ -40,7 +40,7 @@ from tests.helpers.torch_files import RECORDED, recorded
 
 Arrays = dict[str, np.ndarray]
 
-SEEDS = range(6)
+SEEDS = range(3)
 MICRO_BATCHES = (1, 2, 3, 5)
 
 
@@ -351,16 +351,15 @@ def segments(devices: int, schedule: str, steps: int) -> Step:
 CASES: dict[str, Callable[[int], Run]] = {
     "G1": chain,
     "G2": two_groups,
-    **{f"G10-{n}": partial(branches, n) for n in range(1, 13)},
+    **{f"G10-{n}": partial(branches, n) for n in (1, 5, 12)},
     **{f"G14-{d}": partial(float_crossing, d) for d in ("float16", "float32", "float64")},
     **{f"G14-{d}": partial(integer_crossing, d) for d in ("int32", "int64")},
     "G18": mazur,
     **{
         f"N1-{how}-m{m}": partial(normalised, how, m)
-        for how in ("null", "batch", "valid")
-        for m in (1, 2, 4)
+        for how, m in (("null", 1), ("batch", 4), ("valid", 2))
     },
-    **{f"N2-m{m}": partial(split, m) for m in (1, 2, 3, 4, 8, 10)},
+    **{f"N2-m{m}": partial(split, m) for m in (3, 10)},
     **{f"R5-t{t}": partial(tied_over_time, t) for t in (1, 2, 9)},
     **{f"X18-m{m}": partial(training, m, None) for m in (1, 4)},
     "N5": partial(training, 2, 0.05),

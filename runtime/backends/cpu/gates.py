@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import sigmoid, tanh
-from runtime.backends.device.compile import jit
+from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 
@@ -22,13 +22,13 @@ def one_place(a: Array, b: Array) -> bool:
     return bool(a.ctypes.data == b.ctypes.data)
 
 
-@jit
+@jit_inner
 def copy(source: Array, target: Array) -> None:
     for j in range(target.shape[0]):
         target[j] = source[j]
 
 
-@jit
+@jit_inner
 def clear(target: Array) -> None:
     for j in range(target.shape[0]):
         target[j] = 0

@@ -32,6 +32,7 @@ from runtime.backends.device.compile import (
     call_llvm,
     intrinsic,
     jit,
+    jit_inner,
     out_of_line,
 )
 from symgraph.core.types import Array
@@ -322,7 +323,7 @@ def settle(typing: Any) -> Any:
     return types.void(), generate
 
 
-@jit
+@jit_inner
 def first_line(packed: Array) -> Any:
     """Return the address at which the packed operand begins."""
     return (packed.ctypes.data + LINE - 1) // LINE * LINE

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rows import by_row
 from runtime.backends.cpu.table import kernel
-from runtime.backends.device.compile import jit, jit_reassoc
+from runtime.backends.device.compile import jit, jit_inner, jit_inner_reassoc
 from runtime.backends.device.operands import by_channel
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
@@ -19,7 +19,7 @@ from symgraph.core.types import Array
 MIN_RUN = 4  # contiguous elements of a channel; with fewer numpy is faster
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def run_sum(row: Array) -> float:
     total = row.dtype.type(0)
     for j in range(len(row)):
@@ -27,7 +27,7 @@ def run_sum(row: Array) -> float:
     return float(total)
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def run_squares(row: Array, mean: Any) -> float:
     """Sum (row - mean) ** 2."""
     total = row.dtype.type(0)
@@ -36,7 +36,7 @@ def run_squares(row: Array, mean: Any) -> float:
     return float(total)
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def run_products(g: Array, row: Array, mean: Any) -> float:
     """Sum g * (row - mean)."""
     total = row.dtype.type(0)
@@ -48,7 +48,7 @@ def run_products(g: Array, row: Array, mean: Any) -> float:
 # -- channels ----------------------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def moments(x: Array, c: int, mean: Array, var: Array) -> None:
     """Compute mean and variance of channel c of x (samples, channels, rest)."""
     count = x.shape[0] * x.shape[2]
@@ -212,7 +212,7 @@ def layer_norm(call: KernelCall) -> BoundCall | None:
     return BoundCall(normalize_rows, (*inputs, by_row(y, rows), mean.reshape(-1), std.reshape(-1)))
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def run_slopes(g: Array, gamma: Array, row: Array, mean: Any) -> tuple[float, float]:
     """Sum g * gamma, and g * gamma * (row - mean)."""
     total = along = row.dtype.type(0)

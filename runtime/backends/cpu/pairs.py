@@ -50,7 +50,7 @@ from runtime.backends.cpu.rounding import (
     words,
 )
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
-from runtime.backends.device.compile import I32, I64, intrinsic, jit
+from runtime.backends.device.compile import I32, I64, intrinsic, jit, jit_inner
 from runtime.backends.device.table import BoundCall
 from symgraph.core.types import Array, Shape
 
@@ -359,7 +359,7 @@ def room_size(rows: int, inner: int, units: int) -> int:
     return 4 * height * (2 * min(pairs, DEPTH) + columns * (pairs > DEPTH) + LANES)
 
 
-@jit
+@jit_inner
 def pack_left(
     a: Array, transposed: bool, ends: Any, done: int, depth: int, room: int, wide: bool
 ) -> None:

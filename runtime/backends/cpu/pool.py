@@ -6,7 +6,7 @@ from runtime.backends.cpu import pool_lines
 from runtime.backends.cpu.flat import by_numpy, floating
 from runtime.backends.cpu.softmax import greater
 from runtime.backends.cpu.table import kernel
-from runtime.backends.device.compile import jit
+from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 from symgraph.ops.pool import windows_over
@@ -23,7 +23,7 @@ def maxima(x: Array, y: Array) -> None:
                 to[j] = greater(above, greater(lower[2 * j], lower[2 * j + 1]))
 
 
-@jit
+@jit_inner
 def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
     """Write the upper row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)
@@ -34,7 +34,7 @@ def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
         out[2 * j + 1] = grad[j] if (b == top) & (a != top) else zero
 
 
-@jit
+@jit_inner
 def to_lower(upper: Array, lower: Array, grad: Array, out: Array) -> None:
     """Write the lower row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import exp
-from runtime.backends.device.compile import jit, jit_reassoc
+from runtime.backends.device.compile import jit, jit_inner, jit_inner_reassoc
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 from symgraph.ops.softmax import mode_axis
@@ -42,7 +42,7 @@ greater: Any = intrinsic(_greater)
 # -- loops along a row -------------------------------------------------------------------------
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def greatest(row: Array) -> Any:
     top = row[0]
     for j in range(len(row)):
@@ -50,7 +50,7 @@ def greatest(row: Array) -> Any:
     return top
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def exp_sum(row: Array, top: Any) -> float:
     """Sum exp(row - top)."""
     total = 0.0
@@ -63,7 +63,7 @@ def exp_sum(row: Array, top: Any) -> float:
     return total
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def exp_to(row: Array, to: Array, top: Any) -> float:
     """Compute `exp_sum` and write its terms to `to`."""
     apart, total = row.ctypes.data != to.ctypes.data, 0.0
@@ -82,7 +82,7 @@ def exp_to(row: Array, to: Array, top: Any) -> float:
     return total
 
 
-@jit
+@jit_inner
 def scaled(row: Array, to: Array, scale: Any) -> None:
     if row.ctypes.data != to.ctypes.data:
         for j in range(len(to)):
@@ -92,7 +92,7 @@ def scaled(row: Array, to: Array, scale: Any) -> None:
             to[j] *= scale
 
 
-@jit
+@jit_inner
 def scaled_exp(row: Array, to: Array, top: Any, scale: Any) -> None:
     """Compute exp(row - top) * scale."""
     if row.ctypes.data != to.ctypes.data:
@@ -164,7 +164,7 @@ def softmax_output(call: KernelCall) -> BoundCall | None:
 # -- gradients ---------------------------------------------------------------------------------
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def product_sum(y: Array, g: Array) -> float:
     total = 0.0
     for start in range(0, len(y), BLOCK):
@@ -176,7 +176,7 @@ def product_sum(y: Array, g: Array) -> float:
     return total
 
 
-@jit_reassoc
+@jit_inner_reassoc
 def row_sum(g: Array) -> float:
     total = 0.0
     for start in range(0, len(g), BLOCK):

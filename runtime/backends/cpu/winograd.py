@@ -22,7 +22,7 @@ import numpy as np
 from numba import types
 
 from runtime.backends.cpu.micro import VECTOR, Vectors, integers
-from runtime.backends.device.compile import I64, intrinsic, jit
+from runtime.backends.device.compile import I64, intrinsic, jit, jit_inner
 from symgraph.core.types import Array
 
 POINTS = 16  # of a tile of 4x4
@@ -185,7 +185,7 @@ def inside(v: Vectors, index: int, count: Any) -> Any:
     return v.splat(v.builder.icmp_signed(">", count, I64(index)))
 
 
-@jit
+@jit_inner
 def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Array:
     """Return the offsets in bytes within lines of an image's elements from (row, left) on."""
     places = np.zeros(count + VECTOR, np.int64)
@@ -194,7 +194,7 @@ def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Arra
     return places
 
 
-@jit
+@jit_inner
 def bring(x: Array, start: int, channel: int, top: int, places: Array, lines: Array) -> None:
     """Copy one channel from row `top` on to the places of lines (rows, columns, samples)."""
     size, count = lines.itemsize, len(places) - VECTOR
@@ -206,7 +206,7 @@ def bring(x: Array, start: int, channel: int, top: int, places: Array, lines: Ar
             bring_square(lines, source + e * size, x.strides[0], target, at, rows, count - e)
 
 
-@jit
+@jit_inner
 def take(
     lines: Array, more: Any, start: int, channel: int, top: int, places: Array, y: Array
 ) -> None:

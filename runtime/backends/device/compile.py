@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending, types
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 
 # Flags that neither lose NaN and infinity nor change the order of a sum.
 FAST = {"contract", "nsz", "arcp", "afn"}
@@ -23,6 +23,9 @@ jit = compiled(nogil=True, fastmath=FAST, error_model="numpy")
 jit_inside = compiled(nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 #: Compile a sum, which may run in parallel partial sums of a fixed order; else as `jit`.
 jit_reassoc = compiled(nogil=True, fastmath=FAST | {"reassoc"}, error_model="numpy")
+#: Compile what only compiled loops call; else as `jit` and `jit_reassoc`.
+jit_inner = inner(fastmath=FAST, error_model="numpy")
+jit_inner_reassoc = inner(fastmath=FAST | {"reassoc"}, error_model="numpy")
 #: Compile arithmetic that gives numpy's bits; else as `jit`.
 jit_exact = compiled(nogil=True, error_model="numpy")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.generators.columns import B, F, I, Ints, W
 from runtime.schedule.program import Columns
 
@@ -64,7 +64,7 @@ def walk(
                 waiting = _ask(stage[rank], rank_of, called, asked, waiting)
 
 
-@compiled(nogil=True)
+@inner()
 def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> int:
     """Have the ranks of a stage that ended a run, and its neighbours, choose at the next tick."""
     for near in range(max(stage - 1, 0), min(stage + 2, len(rank_of))):
@@ -76,7 +76,7 @@ def _ask(stage: int, rank_of: Ints, called: Ints, asked: Ints, waiting: int) -> 
     return waiting
 
 
-@compiled(nogil=True)
+@inner()
 def _ranks(first: Ints, stages: Ints) -> Ints:
     """Return the rank of each stage."""
     rank_of = np.empty(len(stages), np.int64)
@@ -86,7 +86,7 @@ def _ranks(first: Ints, stages: Ints) -> Ints:
     return rank_of
 
 
-@compiled(nogil=True)
+@inner()
 def _choose(
     stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int, forward_last: bool
 ) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def _choose(
     return (back, backward) if backward != NONE else (NONE, NONE)
 
 
-@compiled(nogil=True)
+@inner()
 def _backward(stages: Ints, back: int, ended: Ints) -> int:
     """Return the stage whose next backward can run; the lowest has the oldest micro-batch."""
     last = ended.shape[1] - 1
@@ -115,7 +115,7 @@ def _backward(stages: Ints, back: int, ended: Ints) -> int:
     return NONE
 
 
-@compiled(nogil=True)
+@inner()
 def _forward(
     stages: Ints, mbs: int, back: int, ended: Ints, in_flight: Ints, room: int
 ) -> tuple[int, bool]:
@@ -135,7 +135,7 @@ def _forward(
     return NONE, full
 
 
-@compiled(nogil=True)
+@inner()
 def _weight(stages: Ints, ended: Ints) -> int:
     """Return the stage with the oldest W that can run; the highest of several."""
     best = NONE

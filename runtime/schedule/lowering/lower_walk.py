@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from partitioner.base.types import BACKWARD, INPUT, PHASES, WEIGHT
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, RUN, SEND, UPDATE
 from runtime.schedule.program import Columns
@@ -246,7 +246,7 @@ def write_runs(
             _write(out, to, FREE, runs[index], mbs, bodies)
 
 
-@compiled(nogil=True)
+@inner()
 def _write(out: Columns, to: int, code: int, run: int, mbs: int, bodies: Bodies) -> None:
     body = run // mbs
     out.code[to] = code + bodies.phase[body]
@@ -294,7 +294,7 @@ def write_updates(rank_of: Ints, at: Ints, before: Ints, after: Ints, out: Colum
             to[rank] += 1
 
 
-@compiled(nogil=True)
+@inner()
 def _write_tail(out: Columns, to: int, code: int, at: int) -> None:
     out.code[to] = code
     out.at[to] = at

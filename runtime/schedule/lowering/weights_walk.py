@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.base.types import PHASES, WEIGHT
 
 Ints = npt.NDArray[Any]
@@ -70,7 +70,7 @@ def put_off_weights(
     return order
 
 
-@compiled(nogil=True)
+@inner()
 def _ready(run: int, mbs: int, first: Ints, needs: Ints, done: Ints) -> bool:
     """Tell whether all that a run needs is done."""
     body, mb, ready = run // mbs, run % mbs, True
@@ -79,18 +79,18 @@ def _ready(run: int, mbs: int, first: Ints, needs: Ints, done: Ints) -> bool:
     return ready
 
 
-@compiled(nogil=True)
+@inner()
 def _take(late: Ints, count: int, mbs: int, first: Ints, needs: Ints, done: Ints) -> int:
     """Remove from the first `count` runs the first that can run and return it, or NONE."""
     for at in range(count):
         run = int(late[at])
         if _ready(run, mbs, first, needs, done):
-            late[at : count - 1] = late[at + 1 : count]
+            overwrite(late[at : count - 1], late[at + 1 : count])
             return run
     return NONE
 
 
-@compiled(nogil=True)
+@inner()
 def _put_off(
     start: Ints, runs: Ints, mbs: int, phase: Ints, ahead: Ints, late: Ints, waiting: Ints
 ) -> bool:

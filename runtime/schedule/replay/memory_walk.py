@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.instructions import FREE, RECV, RUN, SEND
 from runtime.schedule.program import Columns
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES
@@ -78,7 +78,7 @@ def profile(
         out[i] = held.sum()
 
 
-@compiled(nogil=True)
+@inner()
 def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
     """Count the bytes of early messages that are received from word i on, before the next run."""
     total = 0
@@ -90,7 +90,7 @@ def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
     return total
 
 
-@compiled(nogil=True)
+@inner()
 def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
     """Return the most that was held so far."""
     now = held.sum() + running
@@ -101,7 +101,7 @@ def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
     return most
 
 
-@compiled(nogil=True)
+@inner()
 def merged(waiting: Array, widths: Array, index: int) -> int:
     """Return by how much the number of partial sums changes when TreeSum adds this term."""
     change = 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, SEND
 from runtime.schedule.program import Columns, Schedule
 from runtime.schedule.replay.facts import Facts
@@ -140,14 +140,14 @@ def _read(
     return OK, len(codes)
 
 
-@compiled(nogil=True)
+@inner()
 def _misplaced_stage(rank: int, stage: int, rank_of: Ints) -> int:
     if not 0 <= stage < len(rank_of):
         return NO_STAGE
     return OK if rank_of[stage] == rank else WRONG_RANK
 
 
-@compiled(nogil=True)
+@inner()
 def _misplaced_message(rank: int, tag: int, channel: Ints, end: Ints) -> int:
     if not 0 <= tag < len(channel):
         return NO_EDGE
@@ -156,7 +156,7 @@ def _misplaced_message(rank: int, tag: int, channel: Ints, end: Ints) -> int:
     return OK if end[channel[tag]] == rank else WRONG_RANK
 
 
-@compiled(nogil=True)
+@inner()
 def _number_of(phase: int, stage: int, segment: int, body_at: Ints) -> tuple[int, int]:
     """Number a body."""
     if not 0 <= segment < body_at.shape[2] or body_at[phase, stage, segment] < 0:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, SEND
 from runtime.schedule.replay.facts import Facts
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, OK
@@ -153,7 +153,7 @@ def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
     return OK, 0, 0, 0
 
 
-@compiled(nogil=True)
+@inner()
 def _later(table: Ints, first: Ints, needs: Ints, of: int, mb: int, step: int) -> int:
     """Return which of a body's needs (a list of Needs) comes after this step, or -1."""
     for at in range(first[of], first[of + 1]):

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner
 from runtime.schedule.instructions import COLLECTIVE, FREE, RECV, REPLICAS, SEND, WEIGHTS
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.tape import KIND, KINDS, MB, NAMES, Tape
@@ -223,7 +223,9 @@ def walk(state: State) -> int:
     words, end, ticks, board, out_first, out_tags, capacity, _, _, ran = state
     run, overhead, meeting, update, _, _, _, _, _, weights = ticks
     ranks, edges, channels, _, _, _, ready, tally = board
-    ready[:], tally[0] = np.arange(len(ranks))[::-1], len(ranks)
+    tally[0] = len(ranks)
+    for i in range(len(ranks)):
+        ready[i] = len(ranks) - 1 - i
     held = [(0, 0)]  # (time, rank) of sends on shared links, a heap
     held.pop()
     while tally[0] or held:
@@ -265,16 +267,19 @@ def walk(state: State) -> int:
             end[step] = clock = done
             step += 1
         me.step, me.clock = step, clock
-    return DONE if (ranks["step"] == ranks["last"]).all() else STUCK
+    for rank in range(len(ranks)):
+        if ranks[rank].step != ranks[rank].last:
+            return STUCK
+    return DONE
 
 
-@compiled(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _wake(rank: int, ready: Array, tally: Array) -> None:
     ready[tally[0]] = rank
     tally[0] += 1
 
 
-@compiled(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _send(word: int, now: int, board: Board) -> int:
     """Post a message; return when that is done, more than LIMIT if it arrives too late."""
     ranks, edges, channels, messages, _, number, ready, tally = board
@@ -298,7 +303,7 @@ def _send(word: int, now: int, board: Board) -> int:
     return now if message.time <= LIMIT else LIMIT + 1
 
 
-@compiled(nogil=True)
+@inner()
 def _join(now: int, number: int, mb: int, board: Board) -> int:
     """Post a message of an exchange; return when the exchange ends, judging by those posted."""
     exchange = board.exchanges[number, mb]
@@ -314,7 +319,7 @@ def _join(now: int, number: int, mb: int, board: Board) -> int:
     return int(exchange.time)
 
 
-@compiled(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _recv(word: int, now: int, me: Any, board: Board) -> int:
     """Return when the message is received, or WAIT."""
     ranks, edges, channels, messages, exchanges, _, ready, tally = board
@@ -341,7 +346,7 @@ def _recv(word: int, now: int, me: Any, board: Board) -> int:
     return int(done)
 
 
-@compiled(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board) -> int:
     """Return when the last of a body's messages is delivered, or WAIT.
 
@@ -365,7 +370,7 @@ def _free(word: int, now: int, tags: Array, me: Any, capacity: int, board: Board
     return now
 
 
-@compiled(nogil=True)
+@inner()
 def _summed(state: State) -> int:
     """Return when the last sum ends, if all runs are done."""
     sums, first, bodies, ran = state.ticks.sums, state.sum_first, state.sum_bodies, state.ran
@@ -377,7 +382,7 @@ def _summed(state: State) -> int:
     return end
 
 
-@compiled(nogil=True)
+@inner()
 def _meet(rank: int, now: int, least: int, takes: int, end: Array, board: Board) -> int:
     """Return when the collective ends, or WAIT; the rank that comes last wakes the others.
 

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from partitioner.base.compiled import compiled, inner, overwrite
 from runtime.schedule.search.list_scheduler_walk import (
     Clocks,
     begin_of,
     change_of,
     digest_of,
     do_run,
-    kernel,
-    part,
 )
 from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem
 
@@ -53,7 +52,7 @@ class Tree(NamedTuple):
     pool: Array
 
 
-@kernel
+@compiled(nogil=True)
 def search(
     p: Problem, tail: Array, memory: Memory, waits: bool, below: int, limit: int, tree: Tree
 ) -> int:
@@ -89,7 +88,7 @@ def search(
     return SPENT
 
 
-@part
+@inner()
 def _do(p: Problem, memory: Memory, waits: bool, tree: Tree, depth: int, choice: int) -> None:
     tree.picked[depth] = choice
     rank = p.rank[choice] if choice >= 0 else NONE - choice
@@ -109,7 +108,7 @@ def _do(p: Problem, memory: Memory, waits: bool, tree: Tree, depth: int, choice:
         do_run(p, tree.at, choice, begin)
 
 
-@part
+@inner()
 def _undo(p: Problem, memory: Memory, tree: Tree, depth: int) -> None:
     body = tree.picked[depth]
     if body < 0:
@@ -123,12 +122,12 @@ def _undo(p: Problem, memory: Memory, tree: Tree, depth: int) -> None:
         tree.at.busy[p.outgoing[i]] = 0
 
 
-@part
+@inner()
 def _can_run(p: Problem, tree: Tree, body: int) -> bool:
     return tree.at.done[body] < p.mbs and begin_of(p, tree.at, body, 0)[0] < NEVER
 
 
-@part
+@inner()
 def _options(
     p: Problem, tail: Array, memory: Memory, waits: bool, below: int, tree: Tree, depth: int
 ) -> int:
@@ -168,12 +167,12 @@ def _options(
     return count
 
 
-@part
+@inner()
 def _left(p: Problem, tail: Array, at: Clocks, body: int) -> int:
     return p.run[body] + tail[body, at.done[body]]  # type: ignore[no-any-return]
 
 
-@part
+@inner()
 def _too_long(p: Problem, at: Clocks, head: Array, tail: Array, below: int) -> bool:
     """Whether no order from here on is shorter than `below`."""
     for body in range(len(p.run)):
@@ -186,7 +185,7 @@ def _too_long(p: Problem, at: Clocks, head: Array, tail: Array, below: int) -> b
     return False
 
 
-@part
+@inner()
 def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
     """Whether the same runs have been scheduled before, with nothing ending later.
 
@@ -197,7 +196,7 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
     bodies = len(p.run)
     if new + 1 + bodies + len(at.clock) + len(p.src) * p.mbs > len(pool):
         return False
-    pool[new + 1 : new + 1 + bodies] = at.done
+    overwrite(pool[new + 1 : new + 1 + bodies], at.done)
     size = 1 + bodies
     for clock in at.clock:
         pool[new + size] = clock
@@ -210,8 +209,7 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
     slot = digest_of(at.done) % np.uint64(len(tree.bucket))
     other = tree.bucket[slot]
     while other != NONE:
-        mine, known = pool[new + 1 : new + size], pool[other + 1 : other + size]
-        if (mine[:bodies] == known[:bodies]).all() and (mine[bodies:] >= known[bodies:]).all():
+        if _no_better(pool[new + 1 : new + size], pool[other + 1 : other + size], bodies):
             return True
         other = pool[other]
     if not tree.barred[depth if len(tree.barred) > 1 else 0].any():
@@ -220,7 +218,16 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
     return False
 
 
-@part
+@inner()
+def _no_better(mine: Array, known: Array, bodies: int) -> bool:
+    """Whether the runs are the same, and none of the times is earlier."""
+    for i in range(len(mine)):
+        if mine[i] < known[i] or (i < bodies and mine[i] != known[i]):
+            return False
+    return True
+
+
+@inner()
 def _write_order(p: Problem, tree: Tree, depth: int) -> None:
     fill = p.bodies_first[:-1] * p.mbs
     for body in tree.picked[:depth]:
@@ -232,7 +239,7 @@ def _write_order(p: Problem, tree: Tree, depth: int) -> None:
 # -- lower bounds --------------------------------------------------------------------------------
 
 
-@kernel
+@compiled(nogil=True)
 def heads(p: Problem, c: Clocks, start: Array, head: Array) -> None:
     """Write the earliest begin of every run that is not done, and the start of those that are.
 
@@ -256,7 +263,7 @@ def heads(p: Problem, c: Clocks, start: Array, head: Array) -> None:
             head[body, mb] = begin
 
 
-@kernel
+@compiled(nogil=True)
 def tails(p: Problem) -> Array:
     """Return the least time from the end of every run to the end of all."""
     tail = np.zeros((len(p.run), p.mbs), np.int64)
@@ -274,7 +281,7 @@ def tails(p: Problem) -> Array:
     return tail
 
 
-@kernel
+@compiled(nogil=True)
 def rank_bound(p: Problem, c: Clocks, head: Array, tail: Array, rank: int) -> int:
     """Return a bound on the end of all runs: when a rank can have done its jobs."""
     mine = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
@@ -288,7 +295,7 @@ def rank_bound(p: Problem, c: Clocks, head: Array, tail: Array, rank: int) -> in
     return one_machine(jobs[0, :count], jobs[1, :count], jobs[2, :count])
 
 
-@part
+@inner()
 def one_machine(head: Array, length: Array, tail: Array) -> int:
     """Return the least time in which one machine can do these jobs; 0 without jobs.
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, inner, overwrite
 from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem
 
 Array = npt.NDArray[Any]
-
-kernel = compiled(nogil=True)
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def part(function: _Function) -> _Function:
-    """Compile a function that only kernels call: twice as fast without an entry for Python."""
-    decorate: Any = compiled(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    made: _Function = decorate(function)
-    return made
 
 
 class Clocks(NamedTuple):
@@ -37,7 +26,7 @@ class Clocks(NamedTuple):
     clock: Array
 
 
-@kernel
+@compiled(nogil=True)
 def clocks(p: Problem) -> Clocks:
     """Return the clocks before the first run."""
     return Clocks(
@@ -48,7 +37,7 @@ def clocks(p: Problem) -> Clocks:
     )
 
 
-@part
+@inner()
 def begin_of(p: Problem, c: Clocks, body: int, now: int) -> tuple[int, int]:
     """Return when a rank that is free at `now` can begin the body's next run, and why then.
 
@@ -71,7 +60,7 @@ def begin_of(p: Problem, c: Clocks, body: int, now: int) -> tuple[int, int]:
     return now, why
 
 
-@part
+@inner()
 def do_run(p: Problem, c: Clocks, body: int, begin: int) -> None:
     """Run a body for its next micro-batch and send what it makes."""
     mb, now = c.done[body], begin + p.overhead + p.run[body]
@@ -85,7 +74,7 @@ def do_run(p: Problem, c: Clocks, body: int, begin: int) -> None:
     c.done[body] = mb + 1
 
 
-@kernel
+@compiled(nogil=True)
 def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
     """Return the length of an order; NEVER if it cannot end.
 
@@ -125,7 +114,7 @@ def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
 # -- building ------------------------------------------------------------------------------------
 
 
-@kernel
+@compiled(nogil=True)
 def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array:
     """Return an order in which, of what can run soon, the run of the highest priority comes next.
 
@@ -166,7 +155,7 @@ def build(p: Problem, priority: Array, patience: float, memory: Memory) -> Array
     return order
 
 
-@part
+@inner()
 def _survey(
     p: Problem, c: Clocks, memory: Memory, rank: int, held: int, begins: Array
 ) -> tuple[int, int]:
@@ -182,7 +171,7 @@ def _survey(
     return first, end
 
 
-@part
+@inner()
 def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
     """Whether the rank has room to run this and then to end all that it has begun, oldest first.
 
@@ -211,14 +200,14 @@ def _fits(p: Problem, c: Clocks, memory: Memory, body: int, held: int) -> bool:
     return True
 
 
-@part
+@inner()
 def change_of(memory: Memory, body: int, mb: int) -> int:
     """Return by how much a run changes what is held."""
     more = memory.waiting[mb + 1] - memory.waiting[mb]
     return memory.after[body] + memory.sums[body] * more  # type: ignore[no-any-return]
 
 
-@kernel
+@compiled(nogil=True)
 def peak(memory: Memory, runs: Array, done: Array) -> int:
     """Return the most that a rank holds with these runs. done: by body, zeros to write on."""
     held = most = 0
@@ -232,7 +221,7 @@ def peak(memory: Memory, runs: Array, done: Array) -> int:
 # -- improving -----------------------------------------------------------------------------------
 
 
-@kernel
+@compiled(nogil=True)
 def improve(p: Problem, memory: Memory, order: Array, tries: int, target: int) -> int:
     """Shorten an order in place by a tabu search, and return its length.
 
@@ -269,11 +258,11 @@ def improve(p: Problem, memory: Memory, order: Array, tries: int, target: int) -
         _move(current, came, to)
         if new < length:
             length = new
-            order[:] = current
+            overwrite(order, current)
     return length
 
 
-@part
+@inner()
 def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
     """Return the places in the order of the critical path's runs, from the last to the first."""
     place, mb_at = np.empty(start.shape, np.int64), np.empty(len(order), np.int64)
@@ -302,7 +291,7 @@ def _path(p: Problem, order: Array, start: Array, cause: Array) -> Array:
     return path
 
 
-@part
+@inner()
 def _best_move(
     p: Problem, memory: Memory, order: Array, path: Array, seen: Array, left: int
 ) -> tuple[int, int, int, int]:
@@ -335,7 +324,7 @@ def _best_move(
     return used, best[0], best[1], best[2]
 
 
-@part
+@inner()
 def _has_room(p: Problem, memory: Memory, order: Array, rank: int) -> bool:
     if memory.room[rank] == NEVER:
         return True
@@ -343,7 +332,7 @@ def _has_room(p: Problem, memory: Memory, order: Array, rank: int) -> bool:
     return bool(peak(memory, runs, np.zeros(len(p.run), np.int64)) <= memory.room[rank])
 
 
-@part
+@inner()
 def _move(order: Array, came: int, to: int) -> None:
     body, step = order[came], 1 if to > came else -1
     for i in range(came, to, step):
@@ -351,7 +340,7 @@ def _move(order: Array, came: int, to: int) -> None:
     order[to] = body
 
 
-@kernel
+@inner()
 def digest_of(order: Array) -> np.uint64:
     """Return a hash of an order; two orders collide with a chance of one in 2**64."""
     digest = np.uint64(0)
