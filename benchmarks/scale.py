@@ -5,8 +5,7 @@
 
 The first generates, lowers, checks and simulates 1F1B; it prints the seconds of each step and
 nanoseconds per instruction. The second plans networks on 8 devices with strategy and schedule
-`auto`, from the symbol to checked programs; it prints processor seconds and the predicted step
-beside that of one device. Both print the peak memory of a process that does nothing else; a small
+`auto`, from the symbol to checked programs; it prints processor seconds and the plan. Both print the peak memory of a process that does nothing else; a small
 case loads the compiled loops first.
 """
 
@@ -26,11 +25,11 @@ from partitioner.costs.machine import Device, Level, Machine
 from runtime import SCHEDULES, Costs, check, simulate
 from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.options import Options
+from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.schedule.lowering.lower import lower
 from symgraph.core.context import cpu
 from symgraph.core.types import TensorType
-from symgraph.core.units import seconds_text
 from symgraph.frontend.model import Model
 from symgraph.passes.batching import Feed
 
@@ -132,16 +131,38 @@ MODELS: dict[str, Callable[[int], Model]] = {
 }
 
 
-def planned(model: Model, strategy: str, schedule: str, devices: int = DEVICES):
-    """Plan a model on devices of 2 TFLOP/s with links of 10 GB/s."""
+def report_plan(name: str, nodes: int) -> None:
+    """Print one line for the plan of one network, made in this process."""
+    machine = machine_of(DEVICES)
+    planned(MODELS[name](SMALL if name != "transformer" else 2), machine)
+    begun = time.process_time()
+    model = MODELS[name](nodes)
+    built = time.process_time()
+    best = planned(model, machine)
+    seconds = time.process_time() - built
+    print(
+        f"{name:12} {len(best.network.first):7} nodes: network {built - begun:5.1f}, plan "
+        f"{seconds:6.1f} processor seconds, {peak():.2f} GiB; {best!r}; {len(best.placements)} "
+        f"placements "
+        f"and {len(best.splits)} grids compared",
+        flush=True,
+    )
+
+
+def machine_of(devices: int) -> Machine:
+    """Return devices of 2 TFLOP/s with links of 10 GB/s."""
     every = tuple(Device(cpu(i), 2e12, 5e-6, 2e11) for i in range(devices))
-    machine = Machine(every, {"network": Level(2e-5, 1e10)})
+    return Machine(every, {"network": Level(2e-5, 1e10)})
+
+
+def planned(model: Model, machine: Machine) -> Plan:
+    """Plan a model with strategy and schedule `auto`."""
     options = Options(
         default=cpu(0),
         devices=machine.contexts,
         micro_batches=MICRO_BATCHES,
-        strategy=strategy,
-        schedule=schedule,
+        strategy="auto",
+        schedule="auto",
         machine=machine,
         update=True,
         pricing=always(CostModel.of_machine(machine)),
@@ -156,46 +177,24 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--micro-batches", type=int, default=4096)
     parser.add_argument("--plan", nargs="+", choices=MODELS, metavar="NETWORK")
-    parser.add_argument("--nodes", type=int, default=300_000)
-    parser.add_argument("--strategy", default="auto")
-    parser.add_argument("--schedule", default="auto")
+    parser.add_argument("--nodes", type=int, default=300_000, help="layers of the transformer")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.plan:
-        import logging
-
-        begun = time.process_time()
-
-        class H(logging.Handler):
-            def emit(self, r):
-                print(
-                    f"{time.process_time() - begun:7.1f} {r.getMessage()}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
-        logging.getLogger("runtime.planning").addHandler(H())
-        logging.getLogger("runtime.planning").setLevel(10)
-        for name in options.plan:
-            model = MODELS[name](options.nodes)
-            built = time.process_time() - begun
-            p = planned(model, options.strategy, options.schedule)
-            took = time.process_time() - begun
-            print(
-                f"{name} {len(p.network.first)} nodes, built {built:.1f}, planned {took:.1f} CPU s, {peak():.2f} GiB"
-            )
-            print(repr(p))
-            for c in p.placements:
-                print("   ", c.placed.strategy, c.placed.load, c.seconds, c.bound)
-            for c in p.splits:
-                print("   ", c.split_words)
-        return
-    for ranks in options.ranks:
+    for name in options.plan or ():
+        if options.here:
+            report_plan(name, options.nodes)
+        else:
+            alone("--plan", name, "--nodes", str(options.nodes))
+    for ranks in () if options.plan else options.ranks:
         if options.here:
             report(ranks, options.micro_batches)
         else:
-            command = [sys.executable, "-m", "benchmarks.scale", "--here", "--ranks", str(ranks)]
-            subprocess.run([*command, "--micro-batches", str(options.micro_batches)], check=True)
+            alone("--ranks", str(ranks), "--micro-batches", str(options.micro_batches))
+
+
+def alone(*arguments: str) -> None:
+    """Run this benchmark in a process of its own, so that its peak memory counts nothing else."""
+    subprocess.run([sys.executable, "-m", "benchmarks.scale", "--here", *arguments], check=True)
 
 
 if __name__ == "__main__":

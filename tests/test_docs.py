@@ -111,3 +111,17 @@ def test_the_blocks_of_the_page_on_python_run_one_after_the_other(tmp_path):
     assert "plans simulated in" in output
     for name in ("whole", "parts"):
         assert [path.name for path in (tmp_path / "runs" / name).iterdir()] != []
+
+
+LINK = re.compile(r"\]\(([^)\s#]+)|(?:src|srcset|href)=\"([^\"#]+)")
+
+
+def test_links_to_files_lead_to_files():
+    """A notebook that README links to was lost unnoticed: the site's build sees only pages."""
+    broken = [
+        f"{page.name}: {target}"
+        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+        for target in map("".join, LINK.findall(page.read_text(encoding="utf-8")))
+        if ":" not in target and not (page.parent / target).exists()
+    ]
+    assert broken == []

@@ -11,6 +11,7 @@ from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 from symgraph.core.types import TensorType, Value
 from symgraph.core.units import count_text
+from symgraph.frontend.backend import load
 
 FORWARD, BACKWARD = "F", "B"
 INPUT, WEIGHT = "I", "W"  # the backward phase in two: gradients of inputs, and of parameters
@@ -160,6 +161,11 @@ class Partition:
 
     #: What `str` and `print` show: views/report.py's table, set by the package's `__init__`.
     printer: ClassVar[Callable[[Partition], str]] = repr
+
+    def _repr_svg_(self) -> str:
+        """Return a picture of groups, stages and what is sent, for notebooks."""
+        svg: str = load("placement_picture").svg(self.graph, self.placement)
+        return svg
 
     def __str__(self) -> str:
         return Partition.printer(self)

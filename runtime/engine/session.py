@@ -32,6 +32,7 @@ from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
 from symgraph.core.types import Array, Value
+from symgraph.core.units import count_text
 from symgraph.frontend import init
 from symgraph.frontend.init import AnyInitializer
 from symgraph.frontend.io import DataBatch
@@ -107,6 +108,13 @@ class Session:
                 self.updaters[transport.rank] = OptimizerStep(plan, optimizer, clip, on_nan)
 
         cluster.run(start)
+
+    def __repr__(self) -> str:
+        does = "trains" if self.trains else "runs forward"
+        return f"<Session: {does}, {count_text(self.steps, 'step')} so far, {self.plan!r}>"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.plan}"
 
     @cached_property
     def _bound(self) -> dict[tuple[Hashable, ...], dict[int, Worker]]:

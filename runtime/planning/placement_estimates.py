@@ -92,8 +92,8 @@ class Estimates:
             yield f"{machine.contexts[number]} alone", [number] * len(self.coarse), load
         steps = self.coarse.constraints.steps / max(1, len(counts))
         for count in counts:
-            few = (coarse.on_first(count, steps) for coarse in (self.coarse, self.row))
-            yield from self._on(*few, f", {count} devices")
+            few, row = (coarse.on_first(count, steps) for coarse in (self.coarse, self.row))
+            yield from self._on(few, row, f", {count} devices")
 
     def _on(
         self, coarse: Coarse, row: Coarse, where: str

@@ -25,6 +25,7 @@ from runtime.schedule.replay import RankMemory
 from symgraph.core.batch_layout import PARTIAL, Layout
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
+from symgraph.core.html import listing, paragraph, together
 from symgraph.core.types import Value
 from symgraph.core.units import count_text, seconds_text
 from symgraph.passes.batching import Feed
@@ -130,6 +131,11 @@ class Plan:
         if choice.seconds is not None:
             words.append(f"predicted step {seconds_text(choice.seconds)}")
         return f"<Plan: {', '.join(words)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the cut network, the order of the runs and the table of stages, for notebooks."""
+        drawing, runs = self.partition._repr_svg_(), self.schedule._repr_html_()
+        return together(paragraph([repr(self)]), drawing, runs, listing(str(self.partition)))
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.partition}"

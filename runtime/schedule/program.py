@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from runtime.schedule.instructions import Instruction, decode, encode
 from symgraph.core.units import count_text
+from symgraph.frontend.backend import load
 
 Column = npt.NDArray[Any]
 
@@ -105,6 +106,11 @@ class Schedule:
         count = sum(len(program) for program in self.programs)
         ranks = count_text(len(self.programs), "rank")
         return f"<Schedule: {count_text(count, 'instruction')} on {ranks}>"
+
+    def _repr_html_(self) -> str:
+        """Return each rank's runs in their order, for notebooks."""
+        html: str = load("timeline_picture").strips(self)
+        return html
 
     def __str__(self) -> str:
         return "\n".join(f"rank {r}: {p}" for r, p in enumerate(self.programs))

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from runtime.schedule.instructions import FREE, Instruction, Run
 from runtime.schedule.program import Program
+from symgraph.core.units import count_text, seconds_text
+from symgraph.frontend.backend import load
 
 Ticks = npt.NDArray[Any]
 
@@ -58,7 +60,10 @@ class Track:
 EMPTY = Track(Program.of(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True, eq=False)
+DRAWN = 20_000  # instructions in a picture
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Timeline:
     """One step of all ranks; the same type for predicted and measured runs."""
 
@@ -143,6 +148,19 @@ class Timeline:
         begin, end = self.ticks
         busy = sum(self._busy())
         return float(Fraction((end - begin) * self.ranks, busy) - 1) if busy else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Timeline: {count_text(self.ranks, 'rank')}, {seconds_text(self.makespan)}, bubble "
+            f"{self.bubble_fraction:.1%} of all ranks' time>"
+        )
+
+    def _repr_svg_(self) -> str | None:
+        """Return a picture with a row per rank, for notebooks; None: it is too large."""
+        if sum(len(track.program) for track in self.tracks) > DRAWN:
+            return None
+        svg: str = load("timeline_picture").svg(self)
+        return svg
 
     def __str__(self) -> str:
         """Return the events in the order of their starts, in seconds."""

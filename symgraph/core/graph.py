@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from symgraph.core.errors import GraphError, nearest
+from symgraph.core.html import MOST, paragraph, table, together
 from symgraph.core.params import Site
 from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
@@ -125,6 +127,16 @@ class Graph:
             text.update(repr(self.outputs).encode())
             self._digest.append(text.hexdigest())
         return self._digest[0]
+
+    def _repr_html_(self) -> str:
+        """Return the nodes as a table, for notebooks."""
+        head = ("node", "operator", "inputs", "types")
+        rows = [
+            (n.name, n.op, ", ".join(map(str, n.inputs)), ", ".join(map(str, n.types)))
+            for n in islice(self, MOST)
+        ]
+        more = [f"... {len(self.nodes) - MOST:,} more"] if len(self.nodes) > MOST else []
+        return together(paragraph([repr(self)]), table([head, *rows]), paragraph(more))
 
     def __str__(self) -> str:
         lines = [str(n) for n in self]

@@ -26,8 +26,10 @@ MODULES = {
     "SequentialModule": "runtime.frontends.mxnet.sequential_module",
     "command": "runtime.frontends.cli.command",
     "network_picture": "partitioner.views.network_picture",
+    "placement_picture": "partitioner.views.picture",
     "profiling": "runtime.profiling.public",
     "run": "runtime.frontends.cli.run",
+    "timeline_picture": "runtime.schedule.views.draw",
 }
 PACKAGES = ("partitioner", "runtime")
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 
 from symgraph.core.errors import GraphError, ShapeError, nearest
+from symgraph.core.html import table
 from symgraph.core.types import Array
 
 Names = Sequence[str] | None
@@ -49,6 +50,11 @@ class EvalMetric:
 
     def __str__(self) -> str:
         return f"EvalMetric: {dict(self.get_name_value())}"
+
+    def _repr_html_(self) -> str:
+        """Return the values as a table, for notebooks."""
+        rows = [(name, f"{value:.6g}") for name, value in self.get_name_value()]
+        return table([("metric", "value"), *rows])
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of `create` that make such a metric (MXNet)."""

@@ -22,6 +22,7 @@ from symgraph.frontend.operator_calls import call
 from symgraph.frontend.symnode import Entry, Outputs, SymNode, replaced, walk
 from symgraph.ops.elementwise import COMPARISONS
 
+DRAWN = 300  # operators and inputs in a picture
 SHOWN = 8  # names of outputs in the repr of a group
 
 
@@ -134,6 +135,17 @@ class Symbol(OperatorMethods, Outputs):
             return f"<Symbol {names[0]}>"
         more = f", ... {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return f"<Symbol group [{', '.join(names[:SHOWN])}{more}]>"
+
+    def _repr_svg_(self) -> str | None:
+        """Return the picture of `mx.viz.plot_network`, for notebooks; None: it is too large."""
+        if len(walk(self.entries)) > DRAWN:
+            return None
+        svg: str = (
+            load("network_picture")
+            .picture(self, "network", "svg", None, None, {}, True, None, None)
+            .svg()
+        )
+        return svg
 
     def __bool__(self) -> bool:
         raise NotImplementedError("a symbol has no truth value, because it has no values yet")

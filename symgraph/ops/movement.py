@@ -182,8 +182,9 @@ register(
     view=same_memory,
     doc="The same elements in another shape. In `shape`, 0 keeps a dimension, -1 is inferred, -2 "
     "keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may "
-    "be -1); reverse=True matches dimensions from the right, and has -4 behind a, b. target_shape is MXNet 0.x's "
-    "form: 0 is inferred, and keep_highest keeps the first dimension. MXNet Reshape.",
+    "be -1); reverse=True matches dimensions from the right, and has -4 behind a, b. target_shape "
+    "is MXNet 0.x's form: 0 is inferred, and keep_highest keeps the first dimension. MXNet "
+    "Reshape.",
 )
 
 

@@ -110,6 +110,9 @@ class BaseRNNCell(ABC):
         self._modified = False
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._prefix}>"
+
     def reset(self) -> None:
         """Restart the numbers of time steps and first states at 0, for another graph."""
         self._counter = -1

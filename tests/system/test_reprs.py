@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 
 import symgraph as sg
+from partitioner import group2ctx
+from partitioner.views.picture import svg as placement_svg
 from runtime.training.job import prepare
 from symgraph.app.config import load_config
+from symgraph.frontend.lower import lower
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +36,49 @@ def test_what_planning_returns_is_told_in_a_line(job):
         assert "\n" not in text
     assert "4 micro-batches, 2 stages on cpu(0) and cpu(1)" in repr(plan)
     assert str(plan.partition) in str(plan)
+
+
+def test_notebooks_draw_what_planning_returns(job):
+    """As well-formed XML, a few pages at most, with names of others escaped."""
+    plan = job.training
+    with sg.AttrScope(ctx_group="<b>&"):
+        strange = sg.sym.tanh(sg.sym.Variable("x<i>"), name='"t"\n\x1b[2J')
+    timeline = sg.profile(plan, steps=1, baseline=False).profile.typical.predicted
+    metric = sg.metric.create("acc")
+    metric.accumulate(3, 4)
+    lowered = lower(strange, {"x<i>": (2, 3)})
+    placed = group2ctx(lowered, {"<b>&": sg.cpu(1)}, sg.cpu(0))
+    drawn = {
+        "Symbol": job.model.symbol._repr_svg_(),
+        "names": strange._repr_svg_(),
+        "groups": placement_svg(lowered, placed),
+        "Partition": plan.partition._repr_svg_(),
+        "Timeline": timeline._repr_svg_(),
+        "Plan": plan._repr_html_(),
+        "Schedule": plan.schedule._repr_html_(),
+        "Graph": plan.partition.graph._repr_html_(),
+        "named": lowered._repr_html_(),
+        "metric": metric._repr_html_(),
+    }
+    for name, text in drawn.items():
+        ElementTree.fromstring(text)
+        assert len(text) < 60_000, name
+        assert "\x1b" not in text
+        assert "<i>" not in text
+    assert "0.75" in drawn["metric"]
+    assert repr(timeline).startswith("<Timeline: 2 ranks, ")
+    large = sg.rnn.LSTMCell(4).unroll(90, sg.sym.Variable("x"), merge_outputs=True)[0]
+    assert large._repr_svg_() is None
+
+
+def test_what_runs_is_told_in_a_line():
+    network = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=2, name="fc")
+    with network.simple_bind(sg.cpu(0), data=(4, 3)) as executor:
+        assert repr(executor).startswith("<Executor of <Symbol fc>: 3 arguments")
+        assert str(executor) == f"{executor!r}\n{executor.plan}"
+        assert repr(executor.plan).startswith("<Plan: ")
+    module = sg.mod.Module(network, label_names=())
+    assert repr(module) == "<Module of <Symbol fc>, not bound>"
 
 
 def test_outputs_of_one_node_look_different():

@@ -55,6 +55,10 @@ class BaseModule(ABC):
         """logger: where `fit` logs."""
         self.logger = logger
 
+    def __repr__(self) -> str:
+        of = "" if self.symbol is None else f" of {self.symbol!r}"
+        return f"<{type(self).__name__}{of}, {'bound' if self.binded else 'not bound'}>"
+
     # -- what a kind of module has -------------------------------------------------------------
 
     @property

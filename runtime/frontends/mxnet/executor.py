@@ -30,6 +30,7 @@ from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, current_context, require_context
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.types import Array, Shape, TensorType, is_float
+from symgraph.core.units import count_text
 from symgraph.frontend.ndarray import NDArray, viewed
 from symgraph.frontend.symbol import Symbol
 from symgraph.passes.precision import FLOAT32
@@ -91,6 +92,13 @@ class Executor:
         self._network.prepare()
         self._outputs = self._network.new_outputs()
         self.outputs = [viewed(a) for a in self._outputs]
+
+    def __repr__(self) -> str:
+        count = count_text(len(self.arg_dict), "argument")
+        return f"<Executor of {self.symbol!r}: {count}, {self._placement!r}>"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.plan}"
 
     @property
     def plan(self) -> Plan:

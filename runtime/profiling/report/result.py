@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +12,11 @@ import numpy as np
 
 from symgraph.core.columns import aligned_columns
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.core.glossary import column_note
-from symgraph.core.visible import visible, visible_lines
+from symgraph.core.html import listing, paragraph, table, together
+from symgraph.core.visible import visible_lines
 
 # The names of the columns, and the rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
-CELL = "padding:2px 8px;text-align:right"
 
 
 class Passage(NamedTuple):
@@ -41,26 +39,8 @@ class Passage(NamedTuple):
     @property
     def html(self) -> str:
         """The passage as HTML; text of others is escaped."""
-        parts = [_paragraph(self.lines), _table(self.table), _paragraph(self.notes)]
-        if self.chart:
-            parts.append(f"<pre>{escape(visible_lines(self.chart))}</pre>")
-        return "\n".join(filter(None, parts))
-
-
-def _paragraph(lines: Sequence[str]) -> str:
-    text = escape(visible_lines("\n".join(lines))).replace("\n", "<br/>")
-    return f"<p>{text}</p>" if lines else ""
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    marked = [
-        "".join(f'<{tag} style="{CELL}">{escape(visible(cell))}</{tag}>' for cell in row)
-        for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
-    ]
-    table = f"<table>{''.join(f'<tr>{cells}</tr>' for cells in marked)}</table>"
-    return table + _paragraph(list(filter(None, [column_note(rows[0])])))
+        parts = [paragraph(self.lines), table(self.table), paragraph(self.notes)]
+        return "\n".join(filter(None, [*parts, listing(self.chart) if self.chart else ""]))
 
 
 class Result(ABC):
@@ -99,7 +79,7 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         """Return the same as HTML, for notebooks."""
-        return "\n".join(["<div>", *(passage.html for passage in self.passages()), "</div>"])
+        return together(*(passage.html for passage in self.passages()))
 
     def to_json(self) -> str:
         """Return `figures` as JSON."""

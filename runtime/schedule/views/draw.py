@@ -10,8 +10,10 @@ import numpy as np
 
 from partitioner.base.types import PHASES
 from runtime.schedule.instructions import Recv, Run, Send, Update
+from runtime.schedule.program import Schedule
 from runtime.schedule.timeline import Timeline, Track
 from symgraph.core.columns import columns, wrapped
+from symgraph.core.html import paragraph, together
 from symgraph.core.visible import visible_lines
 
 CHART = 72  # columns of a chart in a file
@@ -73,6 +75,26 @@ def _phases(timeline: Timeline) -> list[str]:
     return [phase for code, phase in enumerate(PHASES) if code in codes]
 
 
+# -- HTML ----------------------------------------------------------------------------------------
+
+MOST = 200  # runs of a rank that are shown
+
+
+def strips(schedule: Schedule) -> str:
+    """Return each rank's runs as a row of coloured cells, with micro-batches, for notebooks."""
+    rows = []
+    for rank, program in enumerate(schedule.programs):
+        runs = [now for now in program if isinstance(now, Run)]
+        cells = [
+            f'<span title="{run}" style="background:{FILL[run.phase]};color:#111;'
+            f'padding:0 4px;margin-right:1px">{run.mb}</span>'
+            for run in runs[:MOST]
+        ]
+        more = f" ... {len(runs) - MOST} more" if len(runs) > MOST else ""
+        rows.append(f"<div>rank {rank} {''.join(cells)}{more}</div>")
+    return together(paragraph([repr(schedule)]), *rows)
+
+
 # -- SVG -----------------------------------------------------------------------------------------
 
 WIDTH, LEFT, RIGHT, TOP = 1200, 70, 20, 76  # pixels: of the rows, and around them
@@ -81,14 +103,20 @@ LETTER = 6.2  # width of a digit
 FILL = {"F": "#77aadd", "B": "#ee8866", "I": "#eedd88", "W": "#44bb99"}  # told apart by everyone
 MEANING = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 STYLE = (
-    "text{font:11px sans-serif;fill:#222}.t{font-size:15px}.n{font-size:10px;text-anchor:middle}"
-    ".r{text-anchor:end}.a{text-anchor:middle}.i{fill:#f2f2f2}.o{fill:#bbb}"
-    "rect{stroke:#fff;stroke-width:.5}line{stroke:#ccc}.m{stroke:#555;stroke-width:.6;opacity:.6}"
-    + "".join(f".{phase}{{fill:{fill}}}" for phase, fill in FILL.items())
+    ".gantt{--ink:#222;--paper:#fff;--lane:#f2f2f2;--line:#ccc;background:var(--paper)}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".gantt{--ink:#e4e8ec;--paper:#14181d;--lane:#232a32;--line:#343c45}}"
+    ".gantt text{font:11px sans-serif;fill:var(--ink)}.gantt .t{font-size:15px}"
+    ".gantt .n{font-size:10px;text-anchor:middle;fill:#222}"
+    ".gantt .r{text-anchor:end}.gantt .a{text-anchor:middle}.gantt .i{fill:var(--lane)}"
+    ".gantt .o{fill:#bbb}.gantt rect{stroke:var(--paper);stroke-width:.5}"
+    ".gantt line{stroke:var(--line)}"
+    ".gantt .m{stroke:var(--ink);stroke-width:.6;opacity:.6}"
+    + "".join(f".gantt .{phase}{{fill:{fill}}}" for phase, fill in FILL.items())
 )
 ARROW = (
     '<defs><marker id="h" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="6" markerHeight="6" '
-    'orient="auto"><path d="M0 0L6 3L0 6z" fill="#555"/></marker></defs>'
+    'orient="auto"><path d="M0 0L6 3L0 6z" fill="#777"/></marker></defs>'
 )
 
 
@@ -102,10 +130,10 @@ def svg(timeline: Timeline, title: str = "") -> str:
     scale = WIDTH / max(1, last - first)
     bottom = TOP + len(timeline.tracks) * (ROW + GAP)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} '
+        '<svg xmlns="http://www.w3.org/2000/svg" class="gantt" '
+        f'viewBox="0 0 {LEFT + WIDTH + RIGHT} '
         f'{bottom + 34}" width="{LEFT + WIDTH + RIGHT}" height="{bottom + 34}">',
         f"<title>{escape(title or 'timeline')}</title><style>{STYLE}</style>{ARROW}",
-        '<rect width="100%" height="100%" fill="#fff"/>',
         *_heading(timeline, title),
     ]
     tops = [TOP + rank * (ROW + GAP) for rank in range(len(timeline.tracks))]
