@@ -5,8 +5,8 @@
 
 The first generates, lowers, checks and simulates 1F1B; it prints the seconds of each step and
 nanoseconds per instruction. The second plans networks on 8 devices with strategy and schedule
-`auto`, from the symbol to checked programs; it prints processor seconds and the plan. Both print the peak memory of a process that does nothing else; a small
-case loads the compiled loops first.
+`auto`, from the symbol to checked programs; it prints processor seconds and the plan. Both print
+the peak memory of a process that does nothing else; a small case loads the compiled loops first.
 """
 
 from __future__ import annotations

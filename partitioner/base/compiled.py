@@ -15,14 +15,13 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
 
 LEAST_ADDRESSES = 768 << 20  # bytes: with fewer, LLVM aborts or waits for ever
 _Function = Callable[..., Any]
-_Inner = TypeVar("_Inner", bound=_Function)
 
 
 def _check_environment() -> None:
@@ -87,14 +86,12 @@ def _take_literals_as_numbers(function: Any) -> None:
     function.get_call_template = get_call_template
 
 
-def inner(**options: Any) -> Callable[[_Inner], _Inner]:
+def inner(**options: Any) -> Callable[[_Function], _Function]:
     """Return a decorator as `compiled` does, for a function that only compiled ones call.
 
     It has no entry for Python, which takes as long to compile as many a function itself.
     """
-    decorate: Any = compiled(no_cpython_wrapper=True, **options)
-    made: Callable[[_Inner], _Inner] = decorate
-    return made
+    return compiled(no_cpython_wrapper=True, **options)
 
 
 @cache

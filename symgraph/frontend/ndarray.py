@@ -142,7 +142,9 @@ class NDArray(np.ndarray[Any, np.dtype[Any]]):
         """Take elements along an axis: the first one by default, and the nearest if out of it."""
         return super().take(_integers(indices), axis, out, mode)  # type: ignore[call-overload]
 
-    def sort(self, axis: Any = -1, is_ascend: bool = True, **kwargs: Any) -> Any:
+    def sort(  # type: ignore[override]
+        self, axis: Any = -1, is_ascend: bool = True, **kwargs: Any
+    ) -> Any:
         """Return the array sorted along an axis; with numpy's arguments, sort it in place."""
         if kwargs:
             return super().sort(axis, **kwargs)
