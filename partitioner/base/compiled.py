@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
@@ -77,11 +77,11 @@ def _take_literals_as_numbers(function: Any) -> None:
 
     numba would compile a function once more for each constant that it is called with.
     """
-    choose = function.get_call_template
+    choose, number = function.get_call_template, cast(Any, numba.types.unliteral)
 
     def get_call_template(args: Any, kws: Any) -> Any:
-        numbers = {name: numba.types.unliteral(kind) for name, kind in kws.items()}
-        return choose([*map(numba.types.unliteral, args)], numbers)
+        numbers = {name: number(kind) for name, kind in kws.items()}
+        return choose([*map(number, args)], numbers)
 
     function.get_call_template = get_call_template
 

@@ -124,7 +124,7 @@ def _undo(p: Problem, memory: Memory, tree: Tree, depth: int) -> None:
 
 @inner()
 def _can_run(p: Problem, tree: Tree, body: int) -> bool:
-    return tree.at.done[body] < p.mbs and begin_of(p, tree.at, body, 0)[0] < NEVER
+    return bool(tree.at.done[body] < p.mbs and begin_of(p, tree.at, body, 0)[0] < NEVER)
 
 
 @inner()
@@ -292,7 +292,7 @@ def rank_bound(p: Problem, c: Clocks, head: Array, tail: Array, rank: int) -> in
             jobs[0, count], jobs[1, count] = head[body, mb], p.run[body]
             jobs[2, count] = tail[body, mb]
             count += 1
-    return one_machine(jobs[0, :count], jobs[1, :count], jobs[2, :count])
+    return int(one_machine(jobs[0, :count], jobs[1, :count], jobs[2, :count]))
 
 
 @inner()
