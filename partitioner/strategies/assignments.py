@@ -221,8 +221,9 @@ def _where_allowed(coarse: Coarse, devices: Sequence[int]) -> list[int]:
 
 
 def numbered_in_a_row(coarse: Coarse, devices: Sequence[int]) -> Sequence[int]:
-    """Number the devices along the graph if they are all alike."""
-    if not coarse.all_alike:
-        return devices
-    number = {d: i for i, d in enumerate(dict.fromkeys(devices))}
+    """Number those devices along the graph that are alike."""
+    free: dict[int, list[int]] = {kind: [] for kind in coarse.alike}
+    for d, kind in reversed([*enumerate(coarse.alike)]):
+        free[kind].append(d)
+    number = {d: free[coarse.alike[d]].pop() for d in dict.fromkeys(devices)}
     return [number[d] for d in devices]

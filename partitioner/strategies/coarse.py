@@ -84,13 +84,10 @@ class Coarse:
             count: the number of devices.
             steps: the budget of a solver.
         """
-        return replace(
-            self,
-            machine=self.machine.only(self.machine.contexts[:count]),
-            constraints=replace(self.constraints, steps=steps),
-            times=self.times[:count],
-            allowed=self.allowed[:, :count],
-        )
+        machine = self.machine.only(self.machine.contexts[:count])
+        known = replace(self.constraints, steps=steps)
+        times, allowed = self.times[:count], self.allowed[:, :count]
+        return replace(self, machine=machine, constraints=known, times=times, allowed=allowed)
 
     @cached_property
     def limits(self) -> tuple[int | None, ...]:
@@ -130,12 +127,18 @@ class Coarse:
         return latency, np.array([[1 / link.bandwidth for link in row] for row in links])
 
     @cached_property
-    def all_alike(self) -> bool:
-        """Whether devices and links are all alike, and nothing is pinned."""
+    def alike(self) -> tuple[int, ...]:
+        """A number for each device: those of one number may change places without a difference."""
         k = range(len(self.limits))
-        links = {self.machine.link(a, b)[:2] for a in k for b in k if a != b}
-        alike = (self.times == self.times[0]).all() and len({*self.limits}) == 1
-        return len(links) <= 1 and bool(alike) and bool(self.allowed.all())
+        apart = len({self.machine.link(a, b)[:2] for a in k for b in k if a != b}) > 1
+        number: dict[object, int] = {}
+        keys = (
+            (device.place("socket") if apart else (), time.tobytes(), limit, column.tobytes())
+            for device, time, limit, column in zip(
+                self.machine.devices, self.times, self.limits, self.allowed.T, strict=True
+            )
+        )
+        return tuple(number.setdefault(key, len(number)) for key in keys)
 
     @cached_property
     def parts(self) -> list[list[int]]:

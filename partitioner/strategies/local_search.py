@@ -42,8 +42,7 @@ def swapped(coarse: Coarse, devices: Sequence[int]) -> list[int]:
     """
     loads, bounds = Loads(coarse, devices), _bounds(coarse)
     score, better = _score(loads, bounds), True
-    alike = _alike(coarse)
-    idle, worth = _idle(loads, alike)
+    idle, worth = _idle(loads, coarse.alike)
     while better:
         better = False
         for a, b in combinations(range(len(bounds)), 2):
@@ -56,22 +55,10 @@ def swapped(coarse: Coarse, devices: Sequence[int]) -> list[int]:
             after = _score(loads, bounds)
             if _better(after, score):
                 score, better = after, True
-                idle, worth = _idle(loads, alike)
+                idle, worth = _idle(loads, coarse.alike)
             else:
                 loads.move(undo)
     return loads.devices
-
-
-def _alike(coarse: Coarse) -> list[int]:
-    """Number the devices so that those of one number may change places without a difference."""
-    number: dict[object, int] = {}
-    keys = (
-        (device.place("socket"), time.tobytes(), limit, column.tobytes())
-        for device, time, limit, column in zip(
-            coarse.machine.devices, coarse.times, coarse.limits, coarse.allowed.T, strict=True
-        )
-    )
-    return [number.setdefault(key, len(number)) for key in keys]
 
 
 def _idle(loads: Loads, alike: Sequence[int]) -> tuple[list[bool], list[bool]]:

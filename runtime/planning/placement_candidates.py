@@ -40,8 +40,9 @@ MOST_NODES = 100_000  # of a graph that is searched
 LIGHT = "chain"  # the strategy for fewer devices, where there are many nodes
 MOST_ESTIMATES, EFFORT = 2000, 400_000  # of a search: estimates, and estimates times their work
 NEAR_BEST, MOST_LISTED = 1.1, 40  # placements to rank: those that take so many times the best
-FINALISTS, MORE_FINALISTS = 3, 12  # to simulate; more with a memory limit
-A_FINALIST = 20  # estimates for each of them, where these are more
+FINALISTS = 3  # to simulate
+MOST_LIMITED = 120  # the same with a memory limit: to rank, as estimates say little of what fits
+RANKED_NODES = 20_000  # nodes of all these graphs together
 MOST_CHOICES, MOST_ITEMS = 128, 500  # of a search for bounds: parts times devices, and items
 BOUNDS, LOWEST = 30_000, 64  # to compute, and the placements to keep
 
@@ -85,6 +86,16 @@ class Candidates:
     def limited(self) -> bool:
         """Whether a device has a memory limit."""
         return any(x is not None for x in memory_limits(self.machine, self.constraints))
+
+    @property
+    def rankable(self) -> int:
+        """The number of placements that may be ranked by named schedules under a memory limit."""
+        return max(FINALISTS, min(MOST_LIMITED, RANKED_NODES // len(self.graph)))
+
+    @property
+    def frugal(self) -> bool:
+        """Whether a memory limit makes it worthwhile to try few schedules of most placements."""
+        return self.limited and self.rankable < MOST_LIMITED
 
     @property
     def counts(self) -> list[int]:
@@ -188,10 +199,10 @@ class Candidates:
         found.run(map(devices_of, starts))
         free = coarse.unlimited()
         near = math.inf if self.limited else NEAR_BEST
-        finalists, count = [*islice(found.within(near), MOST_LISTED)], FINALISTS
-        if self.limited:  # which estimates count less well than seconds: the best may not fit
-            count = max(MORE_FINALISTS, estimates // A_FINALIST)
-        elif options.schedule == AUTO and not options.named_only:
+        most = MOST_LISTED if for_memory or not self.limited else MOST_LIMITED
+        count = min(self.rankable, most) if self.limited else FINALISTS
+        finalists = [*islice(found.within(near), most)]
+        if not self.limited and options.schedule == AUTO and not options.named_only:
             finalists.sort(key=lambda d: min(sketch.seconds(d), sketch.listed(d)))
         for devices in finalists[:count]:
             yield as_placement(graph, free, devices, floor(free), "search")

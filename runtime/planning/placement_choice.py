@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from partitioner import Placement
@@ -30,6 +31,7 @@ from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 LOG = logging.getLogger(__name__)
 MOST_PROVED = 8  # placements that are tried because of their bounds
 PROMISING, BEST_NAMED = 8, 4  # placements to try: the first, and the best by named schedules
+ENOUGH = 12  # of those that fit a memory limit, to find the best by named schedules
 CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
@@ -51,13 +53,15 @@ def select_placement(draft: Drafting, network: Network, options: Options, costs:
     assert options.strategy is not None
     machine, constraints = options.machine_of(costs), _constraints(options, network)
     candidates = Candidates(network.first, costs, machine, constraints)
-    tries = _Tries(draft, costs, hurry=options.objective == STEP)
+    hurry = options.objective == STEP
+    tries = _Tries(draft, costs, hurry=hurry, frugal=hurry and candidates.frugal)
     if options.strategy == AUTO and tries.hurry and candidates.large(options):
         tries.add_best(estimated(candidates, network, options, costs))
     else:
         _try_strategies(tries, candidates, options.strategy)
         if options.strategy == AUTO:
             _try_more(tries, candidates, network)
+    tries.complete()
     if not tries.plans:
         raise tries.failed or candidates.failed or PlacementError("no strategy found a placement")
     _, best = min(tries.plans, key=lambda p: _score(p[0], p[1], options.objective, draft, costs))
@@ -87,7 +91,8 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count), estimated=candidates.estimated)
         found = candidates.searched(network, options, tries.placements, tries.peaks)
-        tries.add_all(tries.promising(found) if candidates.limited else found)
+        ranked = candidates.limited and not tries.frugal
+        tries.add_all(tries.promising(found) if ranked else found)
     if not tries.plans and candidates.limited:
         tries.add_all(candidates.smallest())
         known = tries.placements, tries.peaks
@@ -135,9 +140,17 @@ class _Tries:
     that takes longer than the shortest step need not be scheduled.
     """
 
-    def __init__(self, draft: Drafting, costs: CostModel, *, hurry: bool) -> None:
-        """Take as `hurry` whether to skip placements that cannot make the shortest step."""
-        self.draft, self.costs, self.hurry = draft, costs, hurry
+    def __init__(self, draft: Drafting, costs: CostModel, *, hurry: bool, frugal: bool) -> None:
+        """Start without tries.
+
+        Args:
+            draft: makes a draft with a placement.
+            costs: what everything costs.
+            hurry: whether to skip placements that cannot make the shortest step.
+            frugal: whether to try named schedules alone, and all of them only for the best in the
+                end: with a memory limit, each try of a large graph takes seconds.
+        """
+        self.draft, self.costs, self.hurry, self.frugal = draft, costs, hurry, frugal
         self.candidates: list[PlanCandidate] = []
         self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
         self.shortest = math.inf  # seconds of the shortest step
@@ -209,18 +222,40 @@ class _Tries:
         With a memory limit that is a better guide than estimates, and the list scheduler, which
         would find more, takes its time where little fits.
         """
-        given = list(placements)
+        given: list[Placed] = []
+        fitting: list[tuple[float, Placed]] = []
+        for placed in placements:
+            given.append(placed)
+            with suppress(ScheduleError):
+                seconds = select_timed(self._named(placed), self.costs).choice.seconds
+                fitting.append((seconds or 0.0, placed))
+            if len(fitting) == ENOUGH:
+                break
+        best = [placed for _, placed in sorted(fitting, key=lambda f: f[0])[:BEST_NAMED]]
+        return [p for p in given if p in given[:PROMISING] or p in best]
 
-        def seconds(placed: Placed) -> float:
-            draft = self.draft(placed.placement)
-            named = replace(draft, options=replace(draft.options, named_only=True))
-            try:
-                return select_timed(named, self.costs).choice.seconds or 0.0
-            except ScheduleError:
-                return math.inf
+    def complete(self) -> None:
+        """Try all schedules of the placements that are the best by named ones."""
+        if not self.frugal:
+            return
+        self.frugal = False
+        ranked = sorted(self.plans, key=lambda p: p[1].choice.seconds or 0.0)
+        best = [placed for placed, _ in ranked[:BEST_NAMED]]
+        if not best:
+            least = sorted(self.peaks, key=lambda p: p[1])[:BEST_NAMED]
+            every = [c.placed for c in self.candidates if c.placed is not None]
+            best = [p for p in every if any(p.placement is other for other, _ in least)]
+        self.plans = [p for p in self.plans if p[0] not in best]
+        for placed in best:
+            done = self._scheduled(placed)
+            for at, other in enumerate(self.candidates):
+                if other.placed is not None and other.placed.placement == placed.placement:
+                    self.candidates[at] = replace(done, placed=other.placed)
 
-        ranked = sorted(given, key=seconds)
-        return [p for p in given if p in given[:PROMISING] or p in ranked[:BEST_NAMED]]
+    def _named(self, placed: Placed) -> Draft:
+        """Return a placement's draft with named schedules alone."""
+        draft = self.draft(placed.placement)
+        return replace(draft, options=replace(draft.options, named_only=True))
 
     def _tried(self, placed: Placed, known: Iterable[PlanCandidate]) -> PlanCandidate:
         """Select a placement's schedule, unless another has the same or it cannot be the best."""
@@ -237,7 +272,7 @@ class _Tries:
 
     def _scheduled(self, placed: Placed, kinds: Kinds = BOTH) -> PlanCandidate:
         """Select a placement's schedule, of these kinds."""
-        draft = self.draft(placed.placement)
+        draft = self._named(placed) if self.frugal else self.draft(placed.placement)
         LOG.debug("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
             plan = select_timed(draft, self.costs, kinds)

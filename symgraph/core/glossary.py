@@ -58,6 +58,11 @@ MEANING = {
     "sent a step": "bytes of all messages",
     "a call": "time of a call that computes nothing",
     "shared": "whether transfers at the same time share the bandwidth",
+    # solutions of workload files
+    "load ms": "computing and messages",
+    "in ms": "receiving",
+    "out ms": "sending",
+    "of bottleneck": "load beside the largest",
 }
 
 

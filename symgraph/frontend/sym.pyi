@@ -554,8 +554,9 @@ def Reshape(
 ) -> Symbol:
     r"""The same elements in another shape. In `shape`, 0 keeps a dimension, -1 is inferred, -2
     keeps all remaining ones, -3 merges two, and (-4, a, b) splits one into a x b (one may be
-    -1); reverse=True matches dimensions from the right. target_shape is MXNet 0.x's form: 0
-    is inferred, and keep_highest keeps the first dimension. MXNet Reshape."""
+    -1); reverse=True matches dimensions from the right, and has -4 behind a, b. target_shape
+    is MXNet 0.x's form: 0 is inferred, and keep_highest keeps the first dimension. MXNet
+    Reshape."""
 
 def SVMOutput(
     data: Symbol | None = None,
@@ -2991,6 +2992,7 @@ _gru_gates: Callable[..., Symbol]
 _gru_gates_grad: Callable[..., Symbol]
 _hypot: Callable[..., Symbol]
 _hypot_scalar: Callable[..., Symbol]
+_identity_with_attr_like_rhs: Callable[..., Symbol]
 _join_shares: Callable[..., Symbol]
 _layer_norm_grad: Callable[..., Symbol]
 _leaky_relu_grad: Callable[..., Symbol]

@@ -230,11 +230,7 @@ def walk(state: State) -> int:
     held.pop()
     while tally[0] or held:
         turn = tally[0] == 0  # of a held send
-        if turn:
-            rank = heappop(held)[1]
-        else:
-            tally[0] -= 1
-            rank = int(ready[tally[0]])
+        rank = int(heappop(held)[1] if turn else _next(ready, tally))
         me = ranks[rank]
         step, clock = me.step, me.clock
         while step < me.last:
@@ -271,6 +267,13 @@ def walk(state: State) -> int:
         if ranks[rank].step != ranks[rank].last:
             return STUCK
     return DONE
+
+
+@inner(forceinline=True)
+def _next(ready: Array, tally: Array) -> int:
+    """Take a rank that can go on."""
+    tally[0] -= 1
+    return int(ready[tally[0]])
 
 
 @inner(forceinline=True)

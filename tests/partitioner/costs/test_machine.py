@@ -165,7 +165,8 @@ def test_a_slower_device_takes_longer(load):
 
 
 def test_the_table(load):
-    lines = [line.split("  ") for line in str(load(GOOD)).splitlines()]
+    text = [line for line in str(load(GOOD)).splitlines() if ":" not in line]  # no notes
+    lines = [line.split("  ") for line in text]
     cells = [[cell.strip() for cell in line if cell] for line in lines]
     assert cells[0] == [
         "device",

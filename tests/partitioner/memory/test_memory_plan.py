@@ -269,6 +269,7 @@ def test_views_are_what_shares_memory(op, shape, attrs):
 def test_every_operator_with_views_is_tried():
     regression = ("LinearRegressionOutput", "MAERegressionOutput")
     of_two = {**dict.fromkeys(regression, (2, 3)), "SVMOutput": (2,), "reshape_like": (3, 2)}
+    of_two["_identity_with_attr_like_rhs"] = (2, 3)
     viewing = {op.name for op in OPS.values() if op.view}
     assert {op for op, _, _ in VIEWS} == viewing - of_two.keys()
     x = np.ones((2, 3))

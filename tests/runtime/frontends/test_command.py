@@ -167,7 +167,8 @@ BY_OTHERS = {"postmortem"}  # tests/runtime/frontends/test_postmortem.py
 # Names of columns that need no explanation.
 PLAIN = """rank|device|stage|parameters|operator|speed|step|predicted|measured|strategy|schedule
 candidate|latency|memory|bandwidth|operations|on||predicted step|memory predicted|time a step
-memory bandwidth|rack/node/socket|link inside a|samples/s|peak of cpu(0)|peak of cpu(1)"""
+memory bandwidth|rack/node/socket|link inside a|samples/s|peak of cpu(0)|peak of cpu(1)
+nodes|compute ms|memory MiB"""
 LONG = {"compare", "search", "machine"}
 
 
