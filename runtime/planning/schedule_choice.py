@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,7 @@ from symgraph.passes.replicate import copies_of
 
 FEW_STAGES = 4  # of a rank, of which all sets may recompute
 PACKINGS = 3  # choices of stages that are packed
+MOST_SETS = 8  # sets of stages that are all tried
 LENGTHS_LISTED = 2  # lengths of time segments to try the list scheduler for
 
 Kinds = Sequence[bool]  # whether the backward phase is cut in two, of schedules
@@ -328,37 +329,66 @@ def _recomputed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
 def _recomputed_where_needed(draft: Draft, attempt: Attempt, weights: Weights) -> Plan:
     """Return the plan that recomputes the least of the stages of too large ranks to keep the limit.
 
-    What a rank holds depends on its own stages alone, so sets of them are weighed rank by rank,
-    with the bytes of bodies of two plans, in which none and all of these stages recompute. Where
-    nothing keeps the limits, it is the plan that exceeds them the least.
+    Where nothing keeps the limits, it is the plan that exceeds them the least.
     """
     best = attempt(())
     full = [r for r, share in enumerate(draft.excess(best.account)) if share > 1]
     if not full:
         return best
     rank_of = draft.placement.rank_of
-    every = attempt(tuple([s for s, rank in enumerate(rank_of) if rank in full]))
-    plans = [best, every]
-    if [*every.partition.bodies] != [*best.partition.bodies]:
-        return min(plans, key=lambda p: (max(draft.excess(p.account)), p.choice.peak))
+    tried: dict[tuple[int, ...], Plan] = {(): best}
+
+    def excess(stages: tuple[int, ...]) -> Sequence[float]:
+        if stages not in tried:
+            tried[stages] = attempt(stages)
+        return draft.excess(tried[stages].account)
+
+    every = tuple([s for s, rank in enumerate(rank_of) if rank in full])
+    excess(every)
     sets = {
         r: _sets([s for s, at in enumerate(rank_of) if at == r], draft, weights()) for r in full
     }
-    peaks = _peaks(draft, best, every, sets)
-    room = {rank: draft.limits[rank] or 0 for rank in full}
+    found = _by_mixing(draft, best, tried[every], sets, excess)
+    if found is None and math.prod(map(len, sets.values())) <= MOST_SETS:
+        choices = (tuple(sorted(chain.from_iterable(parts))) for parts in product(*sets.values()))
+        found = next((stages for stages in choices if max(excess(stages)) <= 1), None)
+    if found is not None:
+        return tried[found]
+    return min(tried.values(), key=lambda p: (max(draft.excess(p.account)), p.choice.peak))
+
+
+def _by_mixing(
+    draft: Draft,
+    whole: Plan,
+    again: Plan,
+    sets: Mapping[int, Sequence[tuple[int, ...]]],
+    excess: Callable[[tuple[int, ...]], Sequence[float]],
+) -> tuple[int, ...] | None:
+    """Choose stages to recompute rank by rank, with the bytes of bodies of two plans.
+
+    What a rank holds depends on its own stages alone, and nearly on each of them alone.
+
+    Args:
+        draft, whole, again, sets: as `_peaks` takes them.
+        excess: returns what each rank holds as a share of its limit, given these stages.
+    """
+    if [*again.partition.bodies] != [*whole.partition.bodies]:
+        return None
+    peaks = _peaks(draft, whole, again, sets)
+    room = {rank: draft.limits[rank] or 0 for rank in sets}
     for _ in range(PACKINGS):
-        fits = {r: [i for i, x in enumerate(peaks[r]) if x <= room[r]] for r in full}
-        at = {r: f[0] if f else int(np.argmin(peaks[r])) for r, f in fits.items()}
-        plans.append(attempt(tuple(sorted(s for r, i in at.items() for s in sets[r][i]))))
-        excess = draft.excess(plans[-1].account)
-        if max(excess) <= 1:
-            return plans[-1]
-        if not all(fits.values()):
-            break
-        for rank in full:
-            if excess[rank] > 1:  # as packed
-                room[rank] = peaks[rank][at[rank]] - 1
-    return min(plans, key=lambda p: (max(draft.excess(p.account)), p.choice.peak))
+        within = {r: [i for i, x in enumerate(peaks[r]) if x <= room[r]] for r in sets}
+        at = {r: f[0] if f else int(np.argmin(peaks[r])) for r, f in within.items()}
+        stages = tuple(sorted(s for r, i in at.items() for s in sets[r][i]))
+        shares = excess(stages)
+        if max(shares) <= 1:
+            return stages
+        if not all(within.values()):
+            return None
+        for rank, i in at.items():
+            if shares[rank] > 1:  # as packed
+                room[rank] = peaks[rank][i] - 1
+    return None
 
 
 def _sets(stages: Sequence[int], draft: Draft, weights: Sequence[float]) -> list[tuple[int, ...]]:
