@@ -31,7 +31,7 @@ from symgraph.core.errors import LimitError, PlacementError, ScheduleError
 LOG = logging.getLogger(__name__)
 MOST_PROVED = 8  # placements that are tried because of their bounds
 PROMISING, BEST_NAMED = 8, 4  # placements to try: the first, and the best by named schedules
-ENOUGH = 12  # of those that fit a memory limit, to find the best by named schedules
+RANKED, FITTING = 40, 12  # placements that are enough to find these: in all, and within a limit
 CLOSE = 1.001  # times its bound: a step that is close enough to it
 Drafting = Callable[[Placement], Draft]
 
@@ -229,7 +229,7 @@ class _Tries:
             with suppress(ScheduleError):
                 seconds = select_timed(self._named(placed), self.costs).choice.seconds
                 fitting.append((seconds or 0.0, placed))
-            if len(fitting) == ENOUGH:
+            if len(given) >= RANKED and len(fitting) >= FITTING:
                 break
         best = [placed for _, placed in sorted(fitting, key=lambda f: f[0])[:BEST_NAMED]]
         return [p for p in given if p in given[:PROMISING] or p in best]
