@@ -90,14 +90,14 @@ def fed(loss: sg.Symbol) -> Model:
 
 
 def row_of_layers(nodes: int) -> Model:
-    """One row of layers of 7 nodes each."""
-    return fed(layers(sg.sym.Variable("data"), nodes // 7, "layer"))
+    """One row of layers of 8 nodes each."""
+    return fed(layers(sg.sym.Variable("data"), nodes // 8, "layer"))
 
 
 def towers(nodes: int) -> Model:
     """Rows of 20 layers side by side, whose ends are added up in a tree."""
     data = sg.sym.Variable("data")
-    ends = [layers(data, 20, f"tower{i}_") for i in range(nodes // 143)]
+    ends = [layers(data, 20, f"tower{i}_") for i in range(nodes // 163)]
     while len(ends) > 1:
         pairs = zip(ends[::2], ends[1::2], strict=False)
         ends = [a + b for a, b in pairs] + ends[len(ends) - len(ends) % 2 :]
@@ -115,7 +115,7 @@ def unrolled_lstm(nodes: int) -> Model:
     return Model(sg.sym.MakeLoss(outputs, name="loss"), {"data": Feed(rows)})
 
 
-LSTM_STEP = 160  # nodes of a time step, about
+LSTM_STEP = 61  # nodes of a time step, about
 
 
 def transformer(nodes: int) -> Model:

@@ -273,6 +273,8 @@ class _Tries:
     def _scheduled(self, placed: Placed, kinds: Kinds = BOTH) -> PlanCandidate:
         """Select a placement's schedule, of these kinds."""
         draft = self._named(placed) if self.frugal else self.draft(placed.placement)
+        if len(kinds) == 1:  # a large graph
+            draft = replace(draft, options=replace(draft.options, near=1))
         LOG.debug("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
             plan = select_timed(draft, self.costs, kinds)
