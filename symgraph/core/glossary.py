@@ -54,6 +54,7 @@ MEANING = {
     "error": "of the prediction",
     "error a step": "predicted minus measured, all runs; <- above 5% of the step",
     # candidates and machines
+    "tokens/s": "samples times time steps, in a second",
     "of the first": "pace beside the first candidate's",
     "sent a step": "bytes of all messages",
     "a call": "time of a call that computes nothing",

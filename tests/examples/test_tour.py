@@ -13,10 +13,10 @@ TOUR = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 
 
 def shown(notebook):
-    """The media types of each cell's outputs, or "stdout"."""
+    """The media types of each cell's outputs, or "stdout", in order: Jupyter sorts them."""
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return [
-        [name for out in cell["outputs"] for name in (out.get("data") or ["stdout"])]
+        [name for out in cell["outputs"] for name in sorted(out.get("data") or ["stdout"])]
         for cell in cells
     ]
 
