@@ -23,7 +23,7 @@ from symgraph.core.registry import find
 from symgraph.core.types import TensorType
 from symgraph.core.units import seconds_text
 
-TABLE = "table of costs of this version (measure it again with --profile)"
+TABLE = "table of costs of this version (measure it again with `symgraph profile`)"
 SCHEMA = 3  # the version of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,

@@ -7,7 +7,7 @@
       node: {latency: 5 us, bandwidth: 12 GB/s}
       network: {latency: 30 us, bandwidth: 10 Gbit/s, shared: true}
 
-A network's messages take different trips by their size; `--measure-machine` writes how long those
+A network's messages take different trips by their size; `symgraph machine` writes how long those
 of several sizes take, from rank to rank: `messages: {8: 30 us, 16384: 80 us, 4194304: 3.4 ms}`.
 
 `Machine.to_yaml` writes them. Reading is in this file, so that only programs that read one import

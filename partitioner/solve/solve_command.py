@@ -157,7 +157,9 @@ def _json(workload: Workload, solution: Solution, seconds: float) -> dict[str, o
 
 def _show(workload: Workload, solution: Solution, seconds: float) -> None:
     console = Console(sys.stdout)
-    proven = "optimal" if solution.optimal else f"at most {solution.gap:.2%} above the optimum"
+    proven = "optimal"
+    if not solution.optimal:
+        proven = f"at most {solution.gap:.2%} above the least ({solution.lower_bound:.6f} ms)"
     rows = [
         (
             load.device,
@@ -172,8 +174,8 @@ def _show(workload: Workload, solution: Solution, seconds: float) -> None:
         for load in solution.loads
     ]
     console.table(
-        f"max-load {solution.max_load:.6f} ms, {proven} "
-        f"(lower bound {solution.lower_bound:.6f}; {solution.strategy}, {seconds:.1f} s)",
+        f"slowest device: {solution.max_load:.6f} ms, {proven}, found by {solution.strategy} in "
+        f"{seconds:.1f} s",
         (
             "device",
             "nodes",

@@ -111,6 +111,6 @@ def no_memory(plan: Plan, rank: int, error: BaseException) -> LimitError:
     return LimitError(
         f"{context} has no memory left ({error}); the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
-        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of --plan, and set "
-        "`partition.memory` to what is available"
+        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of `symgraph plan`, "
+        "and set `partition.memory` to what is available"
     )

@@ -31,6 +31,7 @@ from runtime.schedule.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
+from symgraph.core.html import paragraph, together
 from symgraph.core.types import Array, Value
 from symgraph.core.units import count_text
 from symgraph.frontend import init
@@ -115,6 +116,10 @@ class Session:
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.plan}"
+
+    def _repr_html_(self) -> str:
+        """Return the same as HTML, for notebooks."""
+        return together(paragraph([repr(self)]), self.plan._repr_html_())
 
     @cached_property
     def _bound(self) -> dict[tuple[Hashable, ...], dict[int, Worker]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
 from partitioner import Placement
@@ -207,6 +207,14 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
     pricing: CostProvider = field(default_factory=default_pricing)
     """Gives what runs and messages cost; called only if something is chosen automatically."""
 
+    def __repr__(self) -> str:
+        shown = []
+        for known in fields(self)[:-1]:
+            made, value = known.default_factory, getattr(self, known.name)
+            if value != (known.default if made is MISSING else made()):
+                shown.append(f"{known.name}={value!r}")
+        return f"Options({', '.join(shown)})"
+
     @property
     def spreads_sums(self) -> bool:
         """Whether all copies of a parameter need the sums of their gradients, not just pieces."""
@@ -214,8 +222,10 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
 
     def costs(self, graph: Graph) -> CostModel:
         """Return the costs of a graph on these devices."""
-        LOG.debug("costs of %d operators", sum(not node.is_variable for node in graph))
-        return self.pricing(graph, self.contexts)
+        LOG.debug("finding what %d operators cost", sum(not node.is_variable for node in graph))
+        costs = self.pricing(graph, self.contexts)
+        LOG.debug("")  # that is done
+        return costs
 
     def forward_only(self) -> Options:
         """Return the options of a plan that does not train: micro-batches run forward in order."""

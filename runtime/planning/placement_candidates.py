@@ -189,7 +189,6 @@ class Candidates:
         sketch = Sketch(network, options, coarse, self.kernels, self.prices)
         estimates = min(MOST_ESTIMATES, EFFORT // sketch.work)
         found = PlacementSearch(sketch, estimates, for_memory=for_memory)
-        LOG.debug("search from the best placements so far, up to %d estimates", estimates)
 
         def devices_of(placement: Placement) -> list[int]:
             return [placement.rank_of[placement.stage_of[name]] for name in coarse.names]
@@ -227,7 +226,7 @@ class Candidates:
         bound = PlacementBound(network, options, coarse, kernels, self.prices)
         if not 0 < bound.items <= MOST_ITEMS:
             return None
-        LOG.debug("bounds of all placements in %s", count_text(len(coarse.parts), "part"))
+        LOG.debug("proving what no placement of %s can beat", count_text(len(coarse.parts), "part"))
         found = bound.lowest(upper, LOWEST, BOUNDS)
         free = coarse.unlimited()
         placed = [
@@ -244,7 +243,9 @@ class Candidates:
 
     def _found(self, strategy: str, machine: Machine, constraints: Constraints) -> Iterator[Placed]:
         for name, limits in self._limits(strategy, constraints):
-            LOG.debug("strategy %s on %s", name, count_text(len(machine.devices), "device"))
+            LOG.debug(
+                "placing by strategy %s on %s", name, count_text(len(machine.devices), "device")
+            )
             yield from self._placed(find_strategy(name), machine, limits)
 
     def _placed(self, place: Strategy, machine: Machine, limits: Constraints) -> list[Placed]:

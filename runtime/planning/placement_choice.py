@@ -172,6 +172,7 @@ class _Tries:
         given = list(placements)
         tried: dict[int, PlanCandidate] = {}
         for number in sorted(range(len(given)), key=lambda i: given[i].load):
+            LOG.debug("scheduling placements", extra={"done": len(tried), "of": len(given)})
             if estimated and self.plans:
                 tried[number] = PlanCandidate(placed=given[number])
             else:
@@ -246,7 +247,11 @@ class _Tries:
             every = [c.placed for c in self.candidates if c.placed is not None]
             best = [p for p in every if any(p.placement is other for other, _ in least)]
         self.plans = [p for p in self.plans if p[0] not in best]
-        for placed in best:
+        for number, placed in enumerate(best):
+            LOG.debug(
+                "trying all schedules of the best placements",
+                extra={"done": number, "of": len(best)},
+            )
             done = self._scheduled(placed)
             for at, other in enumerate(self.candidates):
                 if other.placed is not None and other.placed.placement == placed.placement:
@@ -275,7 +280,6 @@ class _Tries:
         draft = self._named(placed) if self.frugal else self.draft(placed.placement)
         if len(kinds) == 1:  # a large graph
             draft = replace(draft, options=replace(draft.options, near=1))
-        LOG.debug("schedules of %s, %d stages", placed.strategy, placed.placement.stages)
         try:
             plan = select_timed(draft, self.costs, kinds)
         except ScheduleError as error:

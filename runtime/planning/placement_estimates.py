@@ -56,7 +56,6 @@ class Estimates:
         for name, devices, bound in self._found():
             self._add(name, devices, bound)
         estimates = min(ESTIMATES, EFFORT // self.sketch.work)
-        LOG.debug("search from the best placements so far, up to %d estimates", estimates)
         found = PlacementSearch(self.sketch, estimates)
         found.run([devices for _, devices in self.rows])
         for devices in [*found.within(1.0)][:1]:
@@ -102,7 +101,7 @@ class Estimates:
         for name in STRATEGIES:
             if name == BY_GROUPS:
                 continue
-            LOG.debug("strategy %s%s", name, where)
+            LOG.debug("placing by strategy %s%s", name, where)
             with suppress(PlacementError):
                 given = coarse if name == ANYWHERE else row
                 devices, bound = assigned(given, name)

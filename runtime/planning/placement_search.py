@@ -8,6 +8,7 @@ and improved again. Devices may stay idle.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import TypeVar
 from partitioner.strategies.assignments import numbered_in_a_row
 from runtime.planning.placement_sketch import Sketch
 
+LOG = logging.getLogger(__name__)
 ENOUGH = 1.001  # times the lower bound
 SHAKEN = 3  # parts that are moved at once, at most
 PATIENCE = 8  # times to shake without meeting a new placement
@@ -36,6 +38,7 @@ class PlacementSearch:
         self._devices = range(len(coarse.limits))
         self._random = random.Random(0)
         self._found: dict[Devices, float] = {}
+        self._most = min(estimates, len(self._devices) ** len(self._parts))
         self.best: tuple[float, Devices] = (math.inf, ())
 
     def run(self, starts: Iterable[Sequence[int]]) -> None:
@@ -82,6 +85,8 @@ class PlacementSearch:
 
     def _seconds(self, devices: Devices) -> float:
         if devices not in self._found:
+            done = {"done": len(self._found), "of": self._most}
+            LOG.debug("moving operators of the best placements", extra=done)
             score = self.sketch.peak if self.for_memory else self.sketch.seconds
             self._found[devices] = score(devices)
             self.best = min(self.best, (self._found[devices], devices))

@@ -99,6 +99,7 @@ def plan(
             best = _with_best_splits(request, options)
         except LimitError as error:
             raise _with_blame(error, request, options) from None
+    LOG.debug("")  # nothing is being done any more
     if best.prices is not None:
         trim_heap()
     return replace(best, request=request)
@@ -138,7 +139,7 @@ def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
         return best
     compared = [PlanCandidate(seconds=best.choice.seconds)]
     for splits in _splits(whole, options):
-        LOG.debug("%s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
+        LOG.debug("trying %s", " and ".join(f"{s.group} in {s.kind}" for s in splits))
         with suppress(PlacementError, ScheduleError, MicroBatchError):
             other = _planned(request, _with_splits(options, splits))
             compared.append(PlanCandidate(seconds=other.choice.seconds, splits=splits))
@@ -171,7 +172,7 @@ def _with_best_grid(
             failed = f"not tried, as the graph has {count_text(nodes, 'node')}"
             compared[grid] = PlanCandidate(grid=grid, failed=failed)
         else:
-            LOG.debug("a grid of %s", PlanCandidate(grid=grid).split_words.partition(":")[0])
+            LOG.debug("trying grids of devices", extra={"done": number - 1, "of": len(grids)})
             least[grid] = _row_seconds(request, whole, options, grid)
     for grid in sorted(least, key=least.__getitem__):
         if least[grid] >= ROW_GAIN * _seconds(best):
@@ -306,7 +307,7 @@ def _planned(request: PlanRequest, options: Options, *, timed: bool = False) -> 
     Args:
         timed: whether its step is predicted even if nothing is left to choose.
     """
-    LOG.debug("graphs of the network with its gradients")
+    LOG.debug("differentiating the network")
     network = make_network(request, options, options.group_sizes)
     of_step = options if request.wrt else options.forward_only()
     draft = partial(Draft, network, options=of_step)

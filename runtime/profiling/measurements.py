@@ -68,7 +68,7 @@ def measure_profile(
     say(f"{config.model}: measuring {count_text(steps, 'step')}{more}")
     gain = None
     if beside:
-        found, gain = _beside_one_device(subject, trial, cluster, steps, shared)
+        found, gain = _beside_one_device(subject, trial, cluster, steps, shared, say)
     else:
         trial.run(steps)
         found = trial.outcome(Shared())
@@ -76,7 +76,7 @@ def measure_profile(
 
 
 def _beside_one_device(
-    subject: Subject, trial: Trial, cluster: Cluster, steps: int, shared: Shared
+    subject: Subject, trial: Trial, cluster: Cluster, steps: int, shared: Shared, say: Say
 ) -> tuple[Outcome, Gain | None]:
     """Measure a trial in alternation with the network on one device, which rank 0 runs alone."""
     config = subject.config
@@ -89,7 +89,7 @@ def _beside_one_device(
                 trials[ONE] = made
             else:
                 reason = made
-        alternate(trials, steps)
+        alternate(trials, steps, say=say)
         found = trial.outcome(Shared())
         ranking = [Compared(PARTITION, config, found)]
         if ONE in trials:
@@ -118,7 +118,7 @@ def measure_search(
     """
     if len(clusters.of(config).ranks) < len(config.devices):
         raise ConfigError(
-            "--search runs in one process: leave out mpiexec, and run the winner with it"
+            "a search runs in one process: leave out mpiexec, and run the winner with it"
         )
     shared = Shared()
     pricing = shared.pricing(clusters.of(config), config)  # unused with a machine file

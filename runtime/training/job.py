@@ -179,9 +179,9 @@ def require_loss(job: Job) -> None:
     """Raise ConfigError for a network that cannot be trained, as it has no loss."""
     if job.forward_only:
         raise ConfigError(
-            f"model: {job.config.model} has no loss, so there is nothing to train: --predict "
-            "OUT.npz runs it, and `loss:` in the config, or an output such as SoftmaxOutput, gives "
-            "it a loss"
+            f"model: {job.config.model} has no loss, so there is nothing to train: "
+            "`symgraph predict CONFIG --output OUT.npz` runs it, and `loss:` in the config, or an "
+            "output such as SoftmaxOutput, gives it a loss"
         )
 
 

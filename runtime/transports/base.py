@@ -21,6 +21,7 @@ from partitioner.base.collectives import CollectiveLayout, Group
 from symgraph.app.command_line import FAILED, exit_status
 from symgraph.core.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import BFLOAT16, DTYPES
+from symgraph.core.units import count_text
 
 T = TypeVar("T")
 
@@ -199,6 +200,9 @@ class Cluster(Protocol):
     """The ranks of a run; it runs work on those that live in this process."""
 
     size: int
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {count_text(self.size, 'rank')}>"
 
     @property
     def ranks(self) -> Sequence[int]:

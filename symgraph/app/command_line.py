@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from symgraph.core.columns import fitting
+from symgraph.core.columns import fitting, wrapped
 from symgraph.core.errors import (
     ConfigError,
     LimitError,
@@ -66,7 +66,7 @@ def report(error: BaseException, *, with_traceback: bool = False) -> int:
     say(f"error: {text or error}")
     folder = getattr(error, "flight_records", None)  # see runtime.engine.flight_record
     if folder:
-        say(f"flight records: python -m runtime postmortem {folder}")
+        say(f"flight records: symgraph postmortem {folder}")
     return exit_status(error)
 
 
@@ -138,9 +138,13 @@ def require_writable(path: str, doing: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write one line to stderr with a single call, because ranks may share the stream."""
+    """Write one line to stderr with a single call, because ranks may share the stream.
+
+    On a terminal it is wrapped.
+    """
     try:
-        sys.stderr.write(f"symgraph: {readable(text)}\n")
+        with fitting(sys.stderr, os.environ):
+            sys.stderr.write(f"{wrapped(f'symgraph: {readable(text)}')}\n")
         sys.stderr.flush()
     except OSError:  # its disk is full, or nobody reads it
         _discard(sys.stderr)

@@ -280,7 +280,7 @@ class Config(Section):
     """Devices to use, such as [cpu(0), cpu(1)]; with MPI, one per rank. Without this key: the
     devices of group2ctx."""
     machine: str | None = None
-    """File with speeds and links of the devices to plan for, as --measure-machine writes it; null:
+    """File with speeds and links of the devices to plan for, as `symgraph machine` writes it; null:
     this machine, as measured."""
     group2ctx: Mapping[str, Devices] = {}
     """Device of each ctx_group of the network, or a list of devices for a group in shards or
@@ -298,7 +298,8 @@ class Config(Section):
     restarts: RestartsConfig | None = None
     """Restarts after a failure; null: none."""
     candidates: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
-    """For --compare: name -> overrides of this config, such as [pipeline.schedule=gpipe]."""
+    """For `symgraph compare`: name -> overrides of this config, such as
+    [pipeline.schedule=gpipe]."""
     transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
     with messages from GPU to GPU, one GPU per rank."""

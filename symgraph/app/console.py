@@ -19,21 +19,18 @@ from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
-from rich import box
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
-from rich.table import Table
-from rich.text import Text
 
-from symgraph.core.columns import columns, wrapped
-from symgraph.core.glossary import column_note
+from symgraph.core.columns import aligned_columns, columns, wrapped
 from symgraph.core.units import seconds_text, value_text
 from symgraph.core.visible import visible, visible_lines
 
 LINE_EVERY = 10.0  # seconds between two plain progress lines
 REDRAW_EVERY = 0.25  # seconds between two drawings of the bar, by update() and not by a thread
 SAY_EVERY = 1.0  # seconds before the first line of an activity, and between two, on a terminal
+SAY_AGAIN = 5.0  # seconds between two lines that say the same but for the time left
 WINDOW = 20.0  # seconds over which rates and losses are averaged
 
 
@@ -82,25 +79,19 @@ class Console:
         """Write one line, above any progress bar."""
         self.rich.print(wrapped(visible_lines(text)), soft_wrap=True)
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Write a table; columns of figures are right-justified."""
-        cells = [[visible(value_text(cell)) for cell in row] for row in rows]
-        assert all(len(row) == len(columns) for row in cells), "a cell for each column"
-        style = box.SIMPLE_HEAD if self.is_terminal else box.MARKDOWN
-        table = Table(box=style, show_header=any(columns), show_edge=False)
-        for i, name in enumerate(columns):
-            figures = all(row[i][:1] in "0123456789-" for row in cells)
-            table.add_column(Text(name), justify="right" if figures else "left", overflow="fold")
-        for row in cells:
-            table.add_row(*map(Text, row))
+    def table(self, title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write a table, with what its columns mean."""
+        cells = [tuple(visible(value_text(cell)) for cell in row) for row in rows]
+        assert all(len(row) == len(head) for row in cells), "a cell for each column"
         self.line(title)
-        self.rich.print(table)
-        if note := column_note(columns):
-            self.line(f"  {note}")
+        for line in aligned_columns([tuple(head), *cells]):
+            self.line(line)
 
     def summary(self, rows: Mapping[str, object]) -> None:
         """Write the figures of a finished run, one name and value per row."""
-        self.table("summary", ("", ""), list(rows.items()))
+        self.line("summary")
+        for name, value in rows.items():
+            self.line(f"  {name:<{max(map(len, rows))}}  {visible(value_text(value))}")
 
     def progress(
         self,
@@ -127,7 +118,9 @@ class Activity(logging.Handler):
     """Lines that say what a program is busy with, once that takes longer than a second.
 
     A context manager. What it says are the messages of a logger, at most one line a second, each
-    once: `planning (12 s): strategy chain on 8 devices`. In a file, a line in ten seconds.
+    once: `planning (12 s): strategy chain on 8 devices`. In a file, a line in ten seconds. A record
+    may say how much is done, `extra={"done": 3, "of": 8}`; then the time left is told too. An empty
+    message says that nothing is being done any more.
     """
 
     def __init__(self, console: Console, title: str, logger: str) -> None:
@@ -142,6 +135,9 @@ class Activity(logging.Handler):
         self.console, self.title = console, title
         self._logger = logging.getLogger(logger)
         self._begun, self._doing = console.clock(), ""
+        self._template, self._first = "", 0  # of the messages of one kind; done before the first
+        self._first_at, self._done, self._of = self._begun, 0, 0
+        self._heard = 0  # messages
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._say)
 
@@ -160,18 +156,31 @@ class Activity(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Note what is done now."""
-        self._doing = record.getMessage()
+        self._heard += 1
+        done, now = getattr(record, "done", 0), self.console.clock()
+        if record.msg != self._template or done < self._done:
+            self._template, self._first, self._first_at = record.msg, done, now
+        self._doing, self._done, self._of = record.getMessage(), done, getattr(record, "of", 0)
 
     def _say(self) -> None:
         """Write what has not been written, every second until the end."""
-        said = ""
+        said, told, said_at = "", 0, -math.inf
         every = SAY_EVERY if self.console.is_terminal else LINE_EVERY
         while not self._end.wait(every):
-            doing, seconds = self._doing, self.console.clock() - self._begun
-            if doing != said:
+            doing, heard, now = self._doing, self._heard, self.console.clock()
+            if doing and (doing != said or (heard > told and now - said_at >= SAY_AGAIN)):
                 with suppress(OSError):  # nobody reads it any more
-                    self.console.line(f"{self.title} ({seconds:.0f} s): {doing}")
-                said = doing
+                    self.console.line(f"{self.title} ({now - self._begun:.0f} s): {self.doing()}")
+                said, told, said_at = doing, heard, now
+
+    def doing(self) -> str:
+        """Return what is being done, how much of that is done, and the time that the rest takes."""
+        if self._of < 2:
+            return self._doing
+        done, took = self._done - self._first, self.console.clock() - self._first_at
+        seconds = took / done * (self._of - self._done) if done else 0.0
+        left = f", up to {seconds_text(seconds)} left" if seconds >= SAY_EVERY else ""
+        return f"{self._doing}, {self._done:,} of {self._of:,} done{left}"
 
 
 class _Sample(NamedTuple):
@@ -277,7 +286,8 @@ class Progress:
 
     def _seconds_left(self, first: _Sample, last: _Sample) -> float | None:
         limits = []
-        if self.steps and last.step > first.step:
+        if self.steps and len(self._samples) > 2:  # the first step may compile kernels
+            first = self._samples[1]
             seconds_per_step = (last.time - first.time) / (last.step - first.step)
             limits.append((self.steps - last.step) * seconds_per_step)
         if self.seconds:

@@ -88,6 +88,11 @@ class DataBatch:
     #: The same for each array of label.
     provide_label: Sequence[Any] = ()
 
+    def __repr__(self) -> str:
+        data, label = ([tuple(np.shape(a)) for a in arrays] for arrays in (self.data, self.label))
+        bucket = "" if self.bucket_key is None else f", bucket {self.bucket_key!r}"
+        return f"<DataBatch: data {data}, label {label}, {self.pad} padded{bucket}>"
+
     def __post_init__(self) -> None:
         for what, arrays in (("data", self.data), ("label", self.label)):
             if arrays is not None and not isinstance(arrays, (list, tuple)):
@@ -136,6 +141,11 @@ class DataIter:
 
     def __init__(self, batch_size: int = 0) -> None:
         self.batch_size = batch_size
+
+    def __repr__(self) -> str:
+        given = [*getattr(self, "provide_data", ()), *getattr(self, "provide_label", ())]
+        arrays = ", ".join(f"{name} {tuple(shape)}" for name, shape, *_ in given)
+        return f"<{type(self).__name__}: batches of {arrays or 'unknown arrays'}>"
 
     def next(self) -> DataBatch:
         """Return the next batch; raise StopIteration at the end of the epoch."""

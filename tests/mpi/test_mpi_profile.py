@@ -56,4 +56,4 @@ def test_a_comparison_over_two_processes(config):
 def test_a_search_is_for_one_process(config):
     ended = launch(2, "symgraph.run", config, "--search")
     assert ended.status == 2
-    assert "--search runs in one process" in ended.stderr
+    assert "a search runs in one process" in ended.stderr

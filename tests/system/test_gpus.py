@@ -127,7 +127,7 @@ def test_parameters_that_a_card_has_no_room_for(shared_gpu, monkeypatch):
     assert re.fullmatch(
         r"gpu\(0\) has no memory left \(Out of memory allocating \d+ bytes\); the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
-        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of --plan, .*",
+        f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of .*",
         str(caught.value),
     )
 

@@ -53,7 +53,7 @@ class Gpu:
         free, whole = self._cuda.runtime.memGetInfo()
         return LimitError(
             f"{self.context} has {bytes_text(free)} left of {bytes_text(whole)}, but {needed}: see "
-            "the table of --plan, and set `partition.memory` to what is available"
+            "the table of `symgraph plan`, and set `partition.memory` to what is available"
         )
 
     def _straight(self, count: int) -> Any:

@@ -119,8 +119,8 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
     gap = f"{timeline.makespan / least - 1:.1%}" if least else "-"
     device = plan.devices[rank]
     return (
-        f"at least {seconds_text(least)} with this partition, which is what {device} has to run: "
-        f"the predicted step is {gap} above"
+        f"no schedule of this partition can beat {seconds_text(least)}, the work of {device}: "
+        f"the predicted step is {gap} longer"
     )
 
 

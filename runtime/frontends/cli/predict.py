@@ -36,8 +36,8 @@ def predict(config: Config, cluster: Cluster, console: Console, path: str) -> di
     """
     require_archive(path)
     if 0 in cluster.ranks:
-        require_folder(str(Path(path).parent), "--predict: cannot write")
-        require_writable(path, "--predict: cannot write")
+        require_folder(str(Path(path).parent), "cannot write outputs into")
+        require_writable(path, "cannot write outputs into")
     job = prepare(config, CostCache().on(cluster, devices_of(config)))
     with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         predictor = Predictor(job, cluster)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from symgraph.app.command_line import (
     status_of,
 )
 from symgraph.app.run_options import MODES, OPTIONS, TRAIN, run_parser
-from symgraph.core.columns import wrapped
+from symgraph.core.columns import columns, wrapped
 from symgraph.core.errors import ConfigError
 from symgraph.core.visible import visible_lines
 
@@ -65,7 +66,9 @@ def print_keys() -> int:
     from symgraph.app.config import key_help
 
     for key, default, meaning in key_help():
-        print(wrapped(f"{key}  (default: {default})\n{textwrap.indent(meaning, '    ')}"))
+        print(wrapped(f"{key}  (default: {default})"))
+        for part in re.split(r"(?<=:)\n", meaning):
+            print(textwrap.indent(textwrap.fill(part, (columns() or 100) - 4), "    "))
     return OK
 
 
@@ -195,7 +198,7 @@ def _require_machine_file(path: str) -> None:
             load_machine(path)
         except ConfigError as error:
             raise ConfigError(
-                f"--measure-machine would write over {path}, which is not a machine file ({error})"
+                f"this would write over {path}, which is not a machine file ({error})"
             ) from None
 
 
@@ -223,11 +226,11 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     return OK
 
 
-def _said_while_planning() -> Activity:
-    """Return a context that says on stderr what planning is busy with, if it takes long."""
+def _said_while_planning(console: Console | None = None) -> Activity:
+    """Return a context that says what takes long, on a console, or on stderr."""
     from symgraph.app.console import Activity, Console
 
-    return Activity(Console(sys.stderr), "planning", "runtime.planning")
+    return Activity(console or Console(sys.stderr), "at work", "runtime")
 
 
 def _explain(config: Config, options: argparse.Namespace) -> int:
@@ -261,7 +264,7 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         _say_what_is_slow(console)
         for config in configs.values():
             agree_on_config(config, clusters.of(config))
-        with ended_by_signals():
+        with ended_by_signals(), _said_while_planning(console):
             summary = work(configs, options, clusters, console)
         clusters.close()
     except (Exception, KeyboardInterrupt) as error:
@@ -518,7 +521,7 @@ def _predicted(summary: dict[str, Any]) -> dict[str, str]:
     if summary["predicted_step_seconds"] is None:
         return {}
     return {
-        "step predicted from the bodies' times": seconds_text(summary["predicted_step_seconds"]),
+        "step predicted from the stages' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
     }
 

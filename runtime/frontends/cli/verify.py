@@ -549,7 +549,7 @@ def verify(lines: Iterable[str]) -> list[str]:
     try:
         plan = Plan(lines)
     except MALFORMED as error:
-        raise ValueError(f"not a plan: {error!r}") from error
+        raise ValueError(f"not a plan as `symgraph plan --dump` writes it ({error})") from error
     faults: list[str] = []
     for rule in RULES:
         try:

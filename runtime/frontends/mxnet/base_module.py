@@ -57,7 +57,10 @@ class BaseModule(ABC):
 
     def __repr__(self) -> str:
         of = "" if self.symbol is None else f" of {self.symbol!r}"
-        return f"<{type(self).__name__}{of}, {'bound' if self.binded else 'not bound'}>"
+        return f"<{type(self).__name__}{of}, {self._state()}>"
+
+    def _state(self) -> str:
+        return "bound" if self.binded else "not bound"
 
     # -- what a kind of module has -------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.context import Context, current_context, require_context
 from symgraph.core.errors import GraphError, nearest
+from symgraph.core.html import paragraph, together
 from symgraph.core.types import Array, Shape, TensorType, is_float
 from symgraph.core.units import count_text
 from symgraph.frontend.ndarray import NDArray, viewed
@@ -95,10 +96,14 @@ class Executor:
 
     def __repr__(self) -> str:
         count = count_text(len(self.arg_dict), "argument")
-        return f"<Executor of {self.symbol!r}: {count}, {self._placement!r}>"
+        return f"<Executor of {self.symbol!r}: {count}, {self.plan!r}>"
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.plan}"
+
+    def _repr_html_(self) -> str:
+        """Return the same as HTML, for notebooks."""
+        return together(paragraph([repr(self)]), self.plan._repr_html_())
 
     @property
     def plan(self) -> Plan:

@@ -33,6 +33,7 @@ from runtime.planning.plan import Plan
 from runtime.transports import ThreadCluster
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import GraphError, RunError, nearest
+from symgraph.core.html import paragraph, together
 from symgraph.core.types import Array, Shape
 from symgraph.frontend.init import AnyInitializer, Uniform
 from symgraph.frontend.io import DataBatch, DataDesc
@@ -40,6 +41,8 @@ from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.optimizer import Optimizer
 from symgraph.frontend.params_file import save_checkpoint
 from symgraph.frontend.symbol import Symbol
+
+MOST_INPUTS = 4  # that a module names when it shows itself
 
 
 class StoreModule(BaseModule):
@@ -63,6 +66,24 @@ class StoreModule(BaseModule):
         self._turned: ModuleBinding | None = None  # to the current bucket
         self._buckets: dict[Hashable, ModuleBinding] = {}  # besides the default one
         self._states: dict[str, Array] = {}  # the values of inputs that batches do not have
+
+    def _state(self) -> str:
+        if self._bound is None:
+            return "not bound"
+        data = self._current.data
+        inputs = " and ".join(f"{d.name} {d.shape}" for d in data[:MOST_INPUTS])
+        more = f" and {len(data) - MOST_INPUTS} more" if len(data) > MOST_INPUTS else ""
+        optimizer = self._store.optimizer
+        trains = "" if optimizer is None else f", {type(optimizer).__name__}"
+        return f"bound to {inputs}{more}{trains}, {self.plan!r}"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.plan}" if self.binded else repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return the same as HTML, for notebooks."""
+        plan = self.plan._repr_html_() if self.binded else ""
+        return together(paragraph([repr(self)]), plan)
 
     # -- names and shapes ----------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class CostModel:
         if context.kind not in self.kinds:
             raise ConfigError(
                 f"{context} has no costs, they were measured for {' and '.join(self.kinds)} "
-                f"devices: measure with --profile where {context} is among `devices`"
+                f"devices: measure with `symgraph profile` where {context} is among `devices`"
             )
         return self.kinds[context.kind]
 

@@ -28,6 +28,7 @@ from runtime.profiling.analysis.record import Record, bucket_text
 from runtime.profiling.analysis.rows import BodyRow, Row, bodies, operators, run_seconds
 from runtime.schedule.replay import RankMemory
 from runtime.schedule.views.breakdown import RankTime, breakdown
+from symgraph.core.units import count_text, seconds_text
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,6 +80,11 @@ class Profile:
     """The throughput and latency of a network that runs forward only; None: it is trained."""
     predicted_again: float | None = None
     """Seconds predicted for the typical step with kernels timed after the steps, if they were."""
+
+    def __repr__(self) -> str:
+        measured, predicted = seconds_text(self.step), seconds_text(self.predicted_step)
+        steps = count_text(self.steps, "step")
+        return f"<Profile: {steps}, median {measured}, predicted {predicted} ({self.error:+.1%})>"
 
     @cached_property
     def typical(self) -> Mixture:

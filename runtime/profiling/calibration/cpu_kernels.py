@@ -18,6 +18,7 @@ its caches and its memory.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ from symgraph.core.registry import find
 from symgraph.core.types import Value
 from symgraph.passes.precision import is_parameter_cast
 
+LOG = logging.getLogger(__name__)
 CALLS = 8  # the most calls of a signature in a pass
 CALLS_SECONDS = 4e-3  # the most time for them, except that two calls are always made
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
@@ -102,6 +104,8 @@ def measure(
         rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
         ready = time.perf_counter()
         while True:
+            done = {"done": min(len(loops), PASSES), "of": PASSES}
+            LOG.debug("timing kernels", extra=done)
             for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
                 list(pool.map(part, passes, [samples] * workers))  # all begin together
             idle.run(idling)

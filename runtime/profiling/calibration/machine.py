@@ -81,7 +81,7 @@ def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
         return None
     if len(words) > 1 or not words[0].startswith(DEVICES):
         extra = next((word for word in words if not word.startswith(DEVICES)), words[-1])
-        raise ConfigError(f"--measure-machine takes no config; leave out {extra!r}")
+        raise ConfigError(f"measuring a machine takes no config; leave out {extra!r}")
     names = words[0].removeprefix(DEVICES).strip().removeprefix("[").removesuffix("]").split(",")
     contexts = tuple([Context.parse(name) for name in names])
     if len({*contexts}) < len(contexts) or len({c.kind for c in contexts}) > 1:
@@ -110,7 +110,7 @@ def machine_file(machine: Machine) -> str:
     with here.use():
         words = bench_of(here).describe()
     about = "".join(f"#   {key}: {value}\n" for key, value in words.items())
-    return f"# measured with --measure-machine on\n{about}{machine.to_yaml()}"
+    return f"# measured with symgraph machine on\n{about}{machine.to_yaml()}"
 
 
 def write_machine(machine: Machine, path: str) -> None:

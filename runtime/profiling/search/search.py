@@ -18,6 +18,7 @@ predicted steps are measured.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -48,6 +49,7 @@ from symgraph.app.data_config import batches_per_step
 from symgraph.core.errors import LimitError, MicroBatchError, PlacementError, ScheduleError
 from symgraph.core.units import count_text, seconds_text
 
+LOG = logging.getLogger(__name__)
 SECONDS = 3600.0  # of simulations, at most; what is not tried by then is left out
 WORK = 40_000  # nodes to plan quickly; see _Tried
 QUICK_SHARE = 0.6  # of WORK, for planning candidates quickly
@@ -170,7 +172,7 @@ def _vary(tried: _Tried, config: Config) -> None:
     if others and time.perf_counter() < tried.deadline:
         tried.say(f"  estimating {count_text(len(others), 'more shape')}")
         forecast = Forecast(tried.best.plan, machine_of(config), batches)
-        for outlook in promising(map(forecast.of, others)):
+        for outlook in promising(_estimated(forecast, others)):
             tried.add_shape(_shaped(free, outlook.shape), outlook)
     else:
         tried.left_out += len(others)
@@ -183,6 +185,15 @@ def _vary(tried: _Tried, config: Config) -> None:
     ):
         for splits in _splits(best, best.config):
             tried.add(_with(best.config, splits), splits)
+
+
+def _estimated(forecast: Forecast, others: Sequence[Shape]) -> Iterator[Outlook]:
+    for number, shape in enumerate(others):
+        LOG.debug(
+            "estimating numbers of devices and micro-batches",
+            extra={"done": number, "of": len(others)},
+        )
+        yield forecast.of(shape)
 
 
 def _shapes(config: Config, samples: int, *, one: bool) -> list[Shape]:

@@ -59,7 +59,8 @@ class SearchResult(Result):
     def passages(self) -> list[Passage]:
         """Return the measured ranking, and the evidence."""
         measured = [] if self.compared is None else self.compared.passages()
-        return [*measured, evidence(self.best, self.found, self.compared)]
+        tried = evidence(self.best, self.found, self.compared, verdict=not measured)
+        return [*measured, tried]
 
     def figures(self) -> dict[str, Any]:
         """Return the keys of `--search --json`, but for the name of the winner's file."""

@@ -38,7 +38,7 @@ def write_winner(
         comments = "".join(
             f"# {line}\n".replace("# \n", "#\n")
             for line in [
-                f"found by: python -m symgraph.run {source} --search",
+                f"found by: symgraph search {source}",
                 "",
                 *evidence(winner, found, compared).text.split("\n"),
             ]
@@ -71,8 +71,13 @@ def gain_of_search(found: Found, compared: Comparison | None) -> Gain | None:
     )
 
 
-def evidence(winner: Candidate, found: Found, compared: Comparison | None) -> Passage:
-    """Return what was tried and measured, and how far the winner is from the proved bound."""
+def evidence(
+    winner: Candidate, found: Found, compared: Comparison | None, *, verdict: bool = True
+) -> Passage:
+    """Return what was tried and measured, and how far the winner is from the proved bound.
+
+    verdict: whether to begin with what several devices gain over one.
+    """
     ranking = () if compared is None else compared.ranking
     steps = {c.name: c.figures.step for c in ranking}
     gain = gain_of_search(found, compared)
@@ -91,8 +96,8 @@ def evidence(winner: Candidate, found: Found, compared: Comparison | None) -> Pa
             )
         )
     lines = [
-        *([] if gain is None else gain.lines()),
-        *([] if compared is None else compared.tie_lines()),
+        *([] if gain is None or not verdict else gain.lines()),
+        *([] if compared is None or not verdict else compared.tie_lines()),
         f"{count_text(found.simulated, 'plan')} simulated in {seconds_text(found.seconds)}, "
         f"{len(ranking)} measured in alternation:",
     ]
@@ -103,9 +108,10 @@ def _notes(winner: Candidate, found: Found) -> list[str]:
     """Return how good the winner is, and what these figures are worth."""
     even = winner.even
     lines = [
-        f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} above what is "
-        f"proved of its cut ({seconds_text(winner.bound)}) and {winner.seconds / even - 1:.1%} "
-        f"above its work spread evenly ({seconds_text(even)})",
+        f"the winner's predicted step is {winner.seconds / winner.bound - 1:.1%} longer than what "
+        f"no schedule of its cut can beat ({seconds_text(winner.bound)}), and "
+        f"{winner.seconds / even - 1:.1%} longer than its work spread evenly "
+        f"({seconds_text(even)})",
     ]
     if winner.quick:
         lines.append("its placement was found with less effort than planning takes by itself")

@@ -28,8 +28,10 @@ from runtime.training.job import Planned
 from runtime.transports import Cluster
 from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError
+from symgraph.core.units import seconds_text
 
 TURN = 4  # counted steps of a turn
+SAY_EVERY = 1.0  # seconds, at least, between two rounds that are told of
 NEARLY = 1.1  # times the fastest's step: what is slower will not become the fastest
 
 
@@ -63,10 +65,11 @@ def compare(
     added = baselines_of(configs) if baseline else {}
     shared, trials, too_large = shared or Shared(), dict[str, Trial](), dict[str, str]()
     given: dict[str, Config] = {**configs, **added}
-    for name, config in given.items():
+    for number, (name, config) in enumerate(given.items(), 1):
         if (cluster := clusters(config)) is None:
             continue
-        say(f"{name}: {'warming up' if name in planned else 'planning and warming up'}")
+        doing = "warming up" if name in planned else "planning and warming up"
+        say(f"{name}: {doing} ({number} of {len(given)})")
         make = one_device if name in added else partial(Trial.of, planned=planned.get(name))
         length = whole + whole // TURN
         made = make(config, cluster, steps=length, shared=shared, warm_up=warm_up)
@@ -110,13 +113,18 @@ def alternate(
     Args:
         trials: the trials by name.
         steps: the number of counted steps of each.
-        say: is told of each round.
+        say: is told of rounds, and the time left, when they take long.
         ends: the time after which no further round begins; see `compare`.
         keep: trials that join later rounds even if they are slow.
     """
     turn, took, rounds = list(trials), dict.fromkeys(trials, 0.0), -(-steps // TURN)
+    started = said = time.perf_counter()
     for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
+        now = time.perf_counter()
+        if now - said > SAY_EVERY:
+            seconds = (now - started) / number * (rounds - number)
+            say(f"round {number + 1} of {rounds}, up to {seconds_text(seconds)} left")
+            said = now
         for name in turn if number % 2 == 0 else turn[::-1]:
             trials[name].run(1, keep=False)
             begun = time.perf_counter()

@@ -68,7 +68,7 @@ def test_a_profile_is_solved_as_a_straight_pipeline(capsys):
 def test_the_table_shows_each_device_and_the_notes(capsys):
     assert main(["solve", PROFILE, "--accelerators", "2"]) == 0
     out = capsys.readouterr().out
-    assert "max-load 18.520000 ms, optimal" in out
+    assert "slowest device: 18.520000 ms, optimal" in out
     for word in ("acc:0", "acc:1", "of bottleneck", "100.0%", "note: node3"):
         assert word in out
     assert "acc:1: node8, node9" in out

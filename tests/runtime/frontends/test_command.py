@@ -14,7 +14,6 @@ import yaml
 
 from runtime.frontends.cli.command import SUMMARIES, main
 from runtime.frontends.cli.config_schema import config_schema
-from symgraph.app import console
 from symgraph.app.run_options import MODES, OPTIONS, run_parser
 from symgraph.core import columns
 from symgraph.core.glossary import MEANING
@@ -202,8 +201,7 @@ def written(tmp_path_factory):
 def test_output_fits_80_columns_and_explains_them(name, written, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = set()
-    for module in (columns, console):
-        monkeypatch.setattr(module, "column_note", lambda head: shown.update(head) or note(head))
+    monkeypatch.setattr(columns, "column_note", lambda head: shown.update(head) or note(head))
     words = PRINTED[name].format(
         config=written / "config.yaml", folder=written, saved=saved(written)
     )

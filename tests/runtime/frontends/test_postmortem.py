@@ -16,7 +16,7 @@ def test_the_story_of_a_rank_that_raised_fits_80_columns(tmp_path, capsys, monke
     path = write_config(tmp_path, args=FAULT, checkpoint={"directory": str(tmp_path / "ck")})
     assert run([str(path), "--json"]) == 1
     folder = tmp_path / "ck" / "flight"
-    assert f"flight records: python -m runtime postmortem {folder}" in capsys.readouterr().err
+    assert f"flight records: symgraph postmortem {folder}" in capsys.readouterr().err
     monkeypatch.setenv("COLUMNS", "80")
     assert symgraph(["postmortem", str(folder)]) == 0
     printed = capsys.readouterr().out

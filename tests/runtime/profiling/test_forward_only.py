@@ -127,7 +127,7 @@ def test_a_search_ends_with_a_config_that_makes_the_same_plan(objective, config,
 def test_what_has_no_loss_is_not_trained(config):
     done = run(config(), "data={kind: random, batch_size: 8}")
     assert done.returncode == 2
-    assert "has no loss, so there is nothing to train: --predict OUT.npz runs it" in done.stderr
+    assert "has no loss, so there is nothing to train: `symgraph predict CONFIG" in done.stderr
 
 
 def test_predictions_from_the_command_line(config, tmp_path):
@@ -143,7 +143,7 @@ def test_predictions_from_the_command_line(config, tmp_path):
     (tmp_path / "in.npz").unlink()  # what cannot be written is refused before data is read
     for file, message in (
         ("out.txt", "out.txt: predictions are written as .npz, so use out.txt.npz"),
-        ("/dev/null/out.npz", "--predict: cannot write /dev/null: Not a directory"),
+        ("/dev/null/out.npz", "cannot write outputs into /dev/null: Not a directory"),
     ):
         done = run(path, data.replace("in.npz", "run.yaml"), "--predict", file)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

@@ -146,7 +146,7 @@ def test_without_a_file_it_is_printed(tmp_path, capsys):
     [
         (
             ["run.yaml", "--measure-machine"],
-            "--measure-machine takes no config; leave out 'run.yaml'",
+            "measuring a machine takes no config; leave out 'run.yaml'",
         ),
         (
             ["--measure-machine", "README.md/m.yaml"],

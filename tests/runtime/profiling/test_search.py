@@ -103,7 +103,7 @@ def test_the_winners_config_makes_its_plan_again(found, tmp_path, at):
     again = load_config(str(path), (), schedules=None, strategies=None)
     assert training_plan(again).training.digest == winner.plan.digest
     lines = path.read_text().splitlines()
-    assert lines[0] == "# found by: python -m symgraph.run config.yaml --search"
+    assert lines[0] == "# found by: symgraph search config.yaml"
     assert f"# {evidence(winner, found, None).lines[0]}" in lines
     assert [line for line in lines if line.startswith("# ->")] or at == -1
 

@@ -198,7 +198,9 @@ def test_a_forward_only_plan_has_no_gradients_and_keeps_its_limit(load):
     assert job.evaluation is job.training
     assert not job.training.grads
     assert job.training.options.slots == 0
-    with pytest.raises(ConfigError, match="has no loss, so there is nothing to train: --predict"):
+    with pytest.raises(
+        ConfigError, match="has no loss, so there is nothing to train: `symgraph pred"
+    ):
         Trainer(job, ThreadCluster(2), load_data(job.config)).fit()
     with pytest.raises(LimitError, match="that is the smallest limit that works"):
         prepare(load("mlp", arrays, partition={"memory": 100}))
