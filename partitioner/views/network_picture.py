@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -53,6 +53,9 @@ OPERATOR_COLOURS = {  # operator -> which colour, as in MXNet's pictures
 }
 OTHER_COLOUR = 6
 WIDTH, HEIGHT, GAP, STEP = 150, 40, 20, 90  # of boxes in an SVG; between neighbours and layers
+LANE = 12  # between arrows that pass layers
+
+Corner = tuple[int, int]
 
 
 class Planned(Protocol):
@@ -105,7 +108,9 @@ class NetworkPicture:
     def svg(self) -> str:
         """Draw the network in layers, the outputs lowest; what devices send each other is black."""
         corners = self._layers()
-        right = max((x for x, _ in corners), default=0) + WIDTH + GAP
+        lanes = _lanes(self.arrows, corners)
+        right = max((x + WIDTH for x, _ in corners), default=0)
+        right = max([right, *lanes.values()]) + GAP
         low = max((y for _, y in corners), default=0) + HEIGHT + GAP
         parts = [f"<title>{escape(self.title)}</title>"]
         for i, device in enumerate(self.devices):
@@ -114,7 +119,7 @@ class NetworkPicture:
                 f'<rect x="{x}" y="6" width="12" height="12" fill="{_fill(i)}"/>'
                 f'<text x="{x + 16}" y="16" fill="currentColor">{escape(device)}</text>'
             )
-        parts += [_line(arrow, corners) for arrow in self.arrows]
+        parts += [_line(arrow, corners, lanes.get(n)) for n, arrow in enumerate(self.arrows)]
         parts += [
             _rect(box, _fill(self._colour(box)), corner)
             for box, corner in zip(self.boxes, corners, strict=True)
@@ -149,7 +154,7 @@ class NetworkPicture:
     def _colour(self, box: Box) -> int | None:
         return box.place if self.devices else OPERATOR_COLOURS.get(box.kind, OTHER_COLOUR)
 
-    def _layers(self) -> list[tuple[int, int]]:
+    def _layers(self) -> list[Corner]:
         """Find the corner of each box: just above its readers, in the order of the network."""
         height = [0] * len(self.boxes)  # above the lowest layer
         for arrow in reversed(self.arrows):  # in run order, so readers come before what they read
@@ -246,22 +251,53 @@ def _fill(number: int | None) -> str:
     return "#ffffff" if number is None else colour(number)
 
 
-def _rect(box: Box, fill: str, corner: tuple[int, int]) -> str:
+def _rect(box: Box, fill: str, corner: Corner) -> str:
     first, _, second = box.label.partition("\n")
     lines, radius = (first[:22], second[:24]), HEIGHT // 2 if box.kind == "null" else 4
     size = WIDTH, HEIGHT
     return svg_box(corner, size, box.label, lines, fill, text_at=(10, 16), radius=radius)
 
 
-def _line(arrow: Arrow, corners: list[tuple[int, int]]) -> str:
+def _lanes(arrows: Sequence[Arrow], corners: Sequence[Corner]) -> dict[int, int]:
+    """Find a lane beside the boxes for each arrow that passes layers: its number -> x.
+
+    [ a ]──┐         The arrow from a to c runs down beside b, to the right of
+    [ b ]  │ lane    all boxes and lanes of the layers that it passes.
+    [ c ]◀─┘
+    """
+    right: dict[int, int] = {}  # y of a layer -> where it ends
+    for x, y in corners:
+        right[y] = max(right.get(y, 0), x + WIDTH)
+    lanes = {}
+    for number, arrow in enumerate(arrows):
+        above, below = corners[arrow.source][1], corners[arrow.target][1]
+        passed = range(above + STEP, below, STEP)
+        if passed:
+            lanes[number] = max(right[y] for y in passed) + LANE
+            right |= dict.fromkeys(passed, lanes[number])
+    return lanes
+
+
+def _line(arrow: Arrow, corners: Sequence[Corner], lane: int | None) -> str:
     (x, y), (to_x, to_y) = corners[arrow.source], corners[arrow.target]
     x, to_x, y = x + WIDTH // 2, to_x + WIDTH // 2, y + HEIGHT
-    middle = (y + to_y) // 2
-    bow = 3 * WIDTH // 4 if x == to_x and to_y - y > STEP else 0  # past the boxes between
+    half = (STEP - HEIGHT) // 2  # of the room between two layers
+    if lane is None:
+        curve = f"M{x} {y}{_curve((x, y), (to_x, to_y), half)}"
+        at = (x + to_x) // 2 + 4, y + half
+    else:
+        down, up = y + 2 * half, to_y - 2 * half
+        curve = f"M{x} {y}{_curve((x, y), (lane, down), half)}L{lane} {up}"
+        curve += _curve((lane, up), (to_x, to_y), half)
+        at = lane + 4, (y + to_y) // 2
     text = ""
     if arrow.label:
-        x_text = (x + to_x + bow) // 2 + 4
         words = escape(arrow.label)
-        text = f'<text x="{x_text}" y="{middle}" fill="currentColor">{words}</text>'
-    curve = f"M{x} {y}C{x + bow} {middle} {to_x + bow} {middle} {to_x} {to_y}"
+        text = f'<text x="{at[0]}" y="{at[1]}" fill="currentColor">{words}</text>'
     return svg_arrow(curve, crosses=arrow.crosses, width=2.5) + text
+
+
+def _curve(begin: Corner, end: Corner, half: int) -> str:
+    """Go on with a path, from the bottom of a layer to the top of the next one."""
+    (x, y), (to_x, to_y) = begin, end
+    return f"C{x} {y + half} {to_x} {to_y - half} {to_x} {to_y}"

@@ -143,6 +143,47 @@ def test_a_drawing_has_a_box_for_every_operator_below_what_it_reads():
     assert made._repr_svg_() == made.svg()
 
 
+def along(path):
+    """Points of a path of moves, lines and curves."""
+    at = None
+    for text in re.findall(r"[MLC]([^MLC]+)", path):
+        numbers = [float(n) for n in text.split()]
+        points = list(zip(numbers[::2], numbers[1::2], strict=True))
+        ends = [at, *points] if at else points
+        if len(ends) == 2:  # a line is a curve, too
+            ends = [ends[0], *ends, ends[1]]
+        for step in range(33):
+            t = step / 32
+            weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+            if len(ends) == 4:
+                yield tuple(
+                    sum(w * p[i] for w, p in zip(weights, ends, strict=True)) for i in (0, 1)
+                )
+        at = points[-1]
+
+
+def test_arrows_that_pass_layers_cross_no_box():
+    """Those of residual connections ran through the boxes of the layers between."""
+    x = sums = mx.sym.Variable("data")
+    for number in range(4):
+        y = mx.sym.FullyConnected(x, num_hidden=8, name=f"fc{number}")
+        z = mx.sym.FullyConnected(x, num_hidden=8, name=f"side{number}")
+        x, sums = x + y + z, sums + y
+    root = ElementTree.fromstring(mx.viz.plot_network(mx.sym.Group([x, sums])).svg())
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = [
+        [float(g.find(f"{space}rect").get(key)) for key in ("x", "y", "width", "height")]
+        for g in root.iter(f"{space}g")
+    ]
+    paths = [p.get("d") for p in root.iter(f"{space}path") if p.get("marker-end")]
+    for path in paths:
+        for across, down in along(path):
+            for left, top, wide, high in boxes:
+                inside = left < across < left + wide and top + 0.5 < down < top + high - 0.5
+                assert not inside, path
+            assert across < float(root.get("width"))
+
+
 def test_pictures_are_written(tmp_path, monkeypatch):
     path = mx.viz.plot_network(mlp()).render(str(tmp_path / "net"))
     assert path == str(tmp_path / "net.svg")
