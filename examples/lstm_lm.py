@@ -1,6 +1,6 @@
 """The main job: a stacked LSTM language model, unrolled in time, in groups that can be placed.
 
-    python -m symgraph.run examples/lstm_lm.yaml
+    symgraph train examples/lstm_lm.yaml
 
 Groups: `embed`, `layer0`, `layer1`, ... and `decode`. The network is that of MXNet's
 model-parallel LSTM example, written one time step at a time; planning merges operators that can

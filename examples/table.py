@@ -1,6 +1,6 @@
 """A multilayer perceptron on rows of a table, in two groups.
 
-python -m symgraph.run examples/table.yaml
+symgraph train examples/table.yaml
 """
 
 from __future__ import annotations

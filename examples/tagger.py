@@ -1,6 +1,6 @@
 """A tagger of sequences with lengths: an LSTM in each direction, each on a device of its own.
 
-python -m symgraph.run examples/tagger.yaml
+symgraph train examples/tagger.yaml
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A transformer language model (decoder only, pre-norm), in groups that can be placed.
 
-    python -m symgraph.run examples/transformer_lm.yaml
+    symgraph train examples/transformer_lm.yaml
 
 Groups: `embed`, `layer0`, `layer1`, ... and `decode`. Every layer adds to one stream of
 activations, so devices exchange only this stream and its gradient.

@@ -1,6 +1,6 @@
 """A VGG network for images of 32x32, a group for each block of convolutions.
 
-python -m symgraph.run examples/vgg.yaml
+symgraph train examples/vgg.yaml
 """
 
 from __future__ import annotations

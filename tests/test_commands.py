@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from partitioner.__main__ import main as partitioner
-from runtime.__main__ import main as runtime
 from symgraph.__main__ import main as symgraph
 from symgraph.core.errors import SymgraphError
-from symgraph.run import main as run
 from tests.helpers.profiles import costs
 
 ROOT = Path(__file__).parent.parent
@@ -32,23 +29,16 @@ WHO = (
     (r"examples\.cluster", "tests/examples/test_cluster.py"),
     (r"benchmarks\.(bucketing|communication|partition|search|lstm_lm)", f"{PERSON}: minutes"),
     (r"examples/lstm_ptb/", "tests/examples/test_lstm_ptb.py"),
-    (r"^mpiexec -n \d .*--measure-machine", "tests/mpi/test_mpi_measure.py"),
+    (r"^mpiexec -n \d symgraph machine", "tests/mpi/test_mpi_measure.py"),
     (r"^mpiexec", "tests/mpi/test_mpi_checkpoint.py"),
     (r"--restarts", "tests/runtime/frontends/test_supervisor.py"),
     (r"net\.onnx", "tests/runtime/training/test_models.py"),
     (r"in\.npz|run\.yaml|demo|winner\.yaml", "tests/test_docs.py"),
     (r"(profile|compare|search) examples/(lstm_lm|partitions)", "docs/make_pictures.py"),
-    (r"examples/(lstm_lm|partitions).yaml --(profile|compare|search)", "docs/make_pictures.py"),
     (r"examples/(vgg|tagger)\.yaml$", "tests/examples/test_data_configs.py"),
-    (r"^(symgraph|python -m (symgraph\.run|runtime|partitioner)) ", HERE),
+    (r"^symgraph ", HERE),
 )
 TRAINS = ("train.steps=2", "train.seconds=null", "train.epochs=null", "evaluate.tokens=200")
-DOORS = {
-    "symgraph": symgraph,
-    "python -m symgraph.run": run,
-    "python -m runtime": runtime,
-    "python -m partitioner": partitioner,
-}
 
 
 def commands() -> dict[str, str]:
@@ -91,20 +81,19 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
         os.symlink(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for command in [one for one in RUN_HERE if COMMANDS[one] == page]:
-        door = next(name for name in DOORS if command.startswith(f"{name} "))
-        words = shlex.split(command.removeprefix(door))
+        words = shlex.split(command)[1:]
         if any(word.endswith("lstm_lm.yaml") for word in words):
             words.append(f"partition.costs={costs(tmp_path)}")
-        if words[0] == "train" or (door.endswith("run") and not any(w[:2] == "--" for w in words)):
+        if words[0] == "train":
             words += TRAINS
-        if "--profile" in words:
+        if words[0] == "profile":
             words += ["--steps=1", "--no-baseline"]
-        if "predict" in words:
+        if words[0] == "predict":
             words += [f"checkpoint.directory={trained(tmp_path)}"]
-        if "--measure-machine" in words and importlib.util.find_spec("mpi4py") is None:
+        if words[0] == "machine" and importlib.util.find_spec("mpi4py") is None:
             continue
         try:
-            assert DOORS[door](words) == 0, command
+            assert symgraph(words) == 0, command
         except SymgraphError as error:
             pytest.fail(f"{command}: {error}")
         printed = capsys.readouterr().out
@@ -114,5 +103,6 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
 def trained(folder: Path) -> Path:
     """A folder with a checkpoint of the table's network."""
     saved = folder / "saved"
-    assert run(["examples/table.yaml", f"checkpoint.directory={saved}", *TRAINS[:3]]) == 0
+    words = ["train", "examples/table.yaml", f"checkpoint.directory={saved}", *TRAINS[:3]]
+    assert symgraph(words) == 0
     return saved

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from symgraph.__main__ import main as symgraph
-from symgraph.run import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,16 +51,15 @@ def test_the_program_of_a_page_runs(page, tmp_path):
 @pytest.mark.slow
 def test_the_command_that_explains_a_placement_prints_what_the_page_shows(capsys):
     page = (ROOT / "docs" / "partition.md").read_text()
-    (arguments,) = re.findall(r"^python -m symgraph.run (.* --explain .*)$", page, re.MULTILINE)
+    (arguments,) = re.findall(r"^symgraph explain (.*)$", page, re.MULTILINE)
     config, *others = shlex.split(arguments)
-    assert main([str(ROOT / config), *others]) == 0
+    assert symgraph(["explain", str(ROOT / config), *others]) == 0
     (block,) = re.findall(r"```text\n(decode \(.*?)```", page, re.DOTALL)
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all(line.split() in shown for line in block.splitlines()[:2])
     assert shown[-1][:2] == block.splitlines()[-1].split()[:2]
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_the_commands_of_the_quickstart_run_as_printed(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")

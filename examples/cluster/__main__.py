@@ -1,7 +1,7 @@
 """Runs a command line over several hosts, each of which is a network namespace of this machine.
 
     python -m examples.cluster --hosts 4 --delay 10ms --bandwidth 100Mbit -- \
-        mpiexec -n 4 python -m symgraph.run examples/lstm_lm.yaml train.steps=20
+        mpiexec -n 4 symgraph train examples/lstm_lm.yaml train.steps=20
 
 Hosts are called host1, host2, ...; the command runs on host1. mpiexec of MPICH and of Open MPI find
 their hosts, and the launcher that enters them instead of ssh, in environment variables. The
