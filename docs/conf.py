@@ -1,6 +1,7 @@
 """The documentation site: pip install -e '.[docs]' && python -m sphinx -W docs site."""
 
 import re
+from pathlib import Path
 
 import symgraph
 
@@ -19,7 +20,10 @@ OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)]*)\)")
 
 
 def name_files(app, page, source):
-    """Name files outside this folder instead of linking to them."""
+    """Name files outside this folder instead of linking to them; show the changelog on its page."""
+    if page == "changelog":
+        text = (Path(app.srcdir).parent / "CHANGELOG.md").read_text(encoding="utf-8")
+        source[0] = text.replace("](docs/", "](").replace("](examples/", "](../examples/")
     source[0] = OUTSIDE.sub(lambda m: m[1] if m[2] in m[1] else f"{m[1]} (`{m[2]}`)", source[0])
 
 

@@ -4,6 +4,7 @@
     python docs/make_pictures.py search     one of its commands only
     python docs/make_pictures.py terminal   the terminal, from what the commands printed last
     python docs/make_pictures.py tour       the outputs of the notebook examples/tour.ipynb
+    python docs/make_pictures.py concepts   the drawings of concepts.md, which no measurement enters
 
 It wants the extra `report`, and Debian's chromium and chromium-driver for the screenshots.
 """
@@ -55,6 +56,10 @@ def main(names: Sequence[str]) -> None:
 
             write(execute(TOUR), TOUR)
             continue
+        if name == "concepts":
+            for part, drawing in concepts().items():
+                (PICTURES / f"{part}.svg").write_text(drawing, encoding="utf-8")
+            continue
         if name in COMMANDS:
             with TemporaryDirectory() as folder:
                 run(name, Path(folder))
@@ -99,6 +104,40 @@ def quote(words: str, lines: Iterable[str]) -> None:
     head, rest = PAGE.read_text().split(words)
     tail = rest.partition("```")[2]
     PAGE.write_text("".join((head, words, "\n".join(lines), "\n```", tail)))
+
+
+# -- concepts ------------------------------------------------------------------------------------
+
+
+def concepts() -> dict[str, str]:
+    """Draw a small network in its forms: part -> SVG. Times are those of an imagined machine."""
+    import runtime
+    import symgraph as sg
+    from partitioner.costs.cost import Speed
+    from partitioner.costs.machine import Machine
+    from runtime.planning.costs.prices import CostModel
+
+    with sg.AttrScope(ctx_group="lower"):
+        x = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=512, name="fc1")
+        x = sg.sym.Activation(x, act_type="relu", name="relu1")
+    with sg.AttrScope(ctx_group="upper"):
+        x = sg.sym.FullyConnected(x, num_hidden=512, name="fc2")
+        network = sg.sym.SoftmaxOutput(x, sg.sym.Variable("label"), name="softmax")
+    feeds = {
+        "data": sg.Feed(sg.TensorType((64, 512), "float32"), 0),
+        "label": sg.Feed(sg.TensorType((64,), "float32"), 0),
+    }
+    groups = {"lower": sg.cpu(0), "upper": sg.cpu(1)}
+    options = runtime.Options(groups, schedule="1f1b", micro_batches=4)
+    plan = runtime.plan(network, feeds, options, wrt=None)
+    machine = Machine.uniform(plan.devices, Speed(flops=1e11, call=1e-6), 1e-6, 1e10)
+    costs = CostModel.of_machine(machine).costs(plan.partition)
+    timeline = runtime.simulate(plan.schedule, plan.partition, costs)
+    return {
+        "symbol": network._repr_svg_(),
+        "partition": plan.partition._repr_svg_(),
+        "schedule": timeline._repr_svg_(),
+    }
 
 
 # -- the terminal --------------------------------------------------------------------------------
