@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+import runtime
 import symgraph as sg
 from partitioner import group2ctx
 from partitioner.views.picture import svg as placement_svg
@@ -43,7 +45,9 @@ def test_notebooks_draw_what_planning_returns(job):
     plan = job.training
     with sg.AttrScope(ctx_group="<b>&"):
         strange = sg.sym.tanh(sg.sym.Variable("x<i>"), name='"t"\n\x1b[2J')
-    timeline = sg.profile(plan, steps=1, baseline=False).profile.typical.predicted
+    profile = sg.profile(plan, steps=1, baseline=False).profile
+    assert repr(profile).startswith("<Profile: 1 step, median ")
+    timeline = profile.typical.predicted
     metric = sg.metric.create("acc")
     metric.accumulate(3, 4)
     lowered = lower(strange, {"x<i>": (2, 3)})
@@ -74,11 +78,26 @@ def test_notebooks_draw_what_planning_returns(job):
 def test_what_runs_is_told_in_a_line():
     network = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=2, name="fc")
     with network.simple_bind(sg.cpu(0), data=(4, 3)) as executor:
-        assert repr(executor).startswith("<Executor of <Symbol fc>: 3 arguments")
+        assert repr(executor) == f"<Executor of <Symbol fc>: 3 arguments, {executor.plan!r}>"
+        ElementTree.fromstring(executor._repr_html_())
         assert str(executor) == f"{executor!r}\n{executor.plan}"
         assert repr(executor.plan).startswith("<Plan: ")
     module = sg.mod.Module(network, label_names=())
-    assert repr(module) == "<Module of <Symbol fc>, not bound>"
+    assert repr(module) == str(module) == "<Module of <Symbol fc>, not bound>"
+    batches = sg.io.NDArrayIter(np.zeros((8, 3)), batch_size=4)
+    module.bind(batches.provide_data)
+    module.init_params()
+    module.init_optimizer(optimizer="adam")
+    bound = "<Module of <Symbol fc>, bound to data (4, 3), Adam, <Plan: gpipe, 1 micro-batch, "
+    assert repr(module) == f"{bound}1 stage on cpu(0)>>"
+    assert str(module) == f"{module!r}\n{module.plan}"
+    ElementTree.fromstring(module._repr_html_())
+    assert repr(batches) == "<NDArrayIter: batches of data (4, 3)>"
+    assert repr(next(batches)) == "<DataBatch: data [(4, 3)], label [], 0 padded>"
+    with runtime.ThreadCluster(2) as cluster:
+        assert repr(cluster) == "<ThreadCluster: 2 ranks>"
+    options = runtime.Options({"a": sg.cpu(1)}, micro_batches=2)
+    assert repr(options) == "Options(groups={'a': cpu(1)}, micro_batches=2)"
 
 
 def test_outputs_of_one_node_look_different():

@@ -212,6 +212,34 @@ def test_output_fits_80_columns_and_explains_them(name, written, capsys, monkeyp
     assert shown - {*PLAIN.replace("\n", "|").split("|")} - {*MEANING} == set()
 
 
+@pytest.mark.parametrize("name", ["plan", "profile", "train", "simulate"])
+def test_output_uses_200_columns(name, written, capsys, monkeypatch):
+    """Charts are as wide as the terminal, and no table goes on below."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert (
+        main(shlex.split(PRINTED[name].format(config=written / "config.yaml", folder=written))) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    charts = [
+        len(line) for line in lines if line.lstrip().startswith(("rank 0  F ", "rank 0   F "))
+    ]
+    assert all(190 < length <= 200 for length in charts)
+    assert bool(charts) == (name != "train")
+    heads = [line for line in lines if line.split()[:1] in (["stage"], ["rank"], ["operator"])]
+    tables = [line.split()[:2] for line in heads if not line.startswith("  rank")]
+    assert len(tables) == {"plan": 2, "profile": 3, "train": 1, "simulate": 1}[name]
+    assert max(map(len, lines)) <= 200
+
+
+def test_long_errors_are_wrapped_on_terminals(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    config = str(write_config(tmp_path, "steps: 1"))
+    assert main(["train", config, "train.optimizer=adamm"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("symgraph: error: ")
+    assert max(map(len, lines)) <= 80 < len(" ".join(lines))
+
+
 STRANGE = 'a [red]"<b>&<!--\\n\\x1b[2J'
 NETWORK = f"""
 import symgraph as sg
