@@ -139,7 +139,7 @@ class Activity(logging.Handler):
         self._first_at, self._done, self._of = self._begun, 0, 0
         self._heard = 0  # messages
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._say)
+        self._thread = threading.Thread(target=self._say, daemon=True)
 
     def __enter__(self) -> Self:
         self._level = self._logger.level

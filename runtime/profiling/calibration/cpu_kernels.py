@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -77,11 +77,11 @@ def measure(
     seconds: float = 20.0,
     known: Collection[str] = (),
     workers: int = 1,
-    progress: Callable[[float], None] = lambda used: None,
 ) -> CostTable:
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
     The measurement ends when costs are known well or the time is up, but not before the third pass.
+    The logger hears of each pass.
     Kernels that fail on synthetic inputs are listed in the table's `failed`, and estimated.
 
     Args:
@@ -89,7 +89,6 @@ def measure(
         seconds: the time to use.
         known: signatures that need not be measured.
         workers: threads that run kernels at the same time.
-        progress: called after each pass with the part of the time that is used; with 1 at the end.
     """
     begun = time.perf_counter()
     speed, caches = measure_speed(), find_caches(workers)
@@ -104,8 +103,7 @@ def measure(
         rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
         ready = time.perf_counter()
         while True:
-            done = {"done": min(len(loops), PASSES), "of": PASSES}
-            LOG.debug("timing kernels", extra=done)
+            LOG.debug("timing kernels", extra={"done": min(len(loops), PASSES), "of": PASSES})
             for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
                 list(pool.map(part, passes, [samples] * workers))  # all begin together
             idle.run(idling)
@@ -116,8 +114,6 @@ def measure(
                 break
             if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
                 break
-            progress(min(1.0, (now - begun) / seconds) if seconds else 1.0)
-    progress(1.0)
     alone = float(np.median(idling.every[IDLE]))
     measured = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured |= {text: _measured(samples, text, alone) for text in samples.every}

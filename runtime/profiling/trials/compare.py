@@ -68,11 +68,10 @@ def compare(
     for number, (name, config) in enumerate(given.items(), 1):
         if (cluster := clusters(config)) is None:
             continue
-        doing = "warming up" if name in planned else "planning and warming up"
-        say(f"{name}: {doing} ({number} of {len(given)})")
+        planning = "" if name in planned else "planning and "
+        say(f"{name}: {planning}warming up ({number} of {len(given)})")
         make = one_device if name in added else partial(Trial.of, planned=planned.get(name))
-        length = whole + whole // TURN
-        made = make(config, cluster, steps=length, shared=shared, warm_up=warm_up)
+        made = make(config, cluster, steps=whole + whole // TURN, shared=shared, warm_up=warm_up)
         if isinstance(made, str):
             too_large[name] = made
         else:
