@@ -23,6 +23,7 @@ from symgraph.core.errors import LimitError, MicroBatchError
 from symgraph.core.units import count_text, seconds_text
 
 ONE = "one device"
+FAR_OFF = 2.0  # times as far from the prediction as the partition: one device was disturbed
 THREADS = "threads"  # the transport of a device that no other one talks to
 
 
@@ -155,6 +156,9 @@ class Gain:
     reason: str = ""
     #: What the seconds are of.
     what: str = "a step"
+    #: Seconds measured beside those predicted: of the partition, and of one device.
+    slow: float = 1.0
+    slow_alone: float = 1.0
 
     @property
     def speedup(self) -> float | None:
@@ -188,7 +192,17 @@ class Gain:
                 f"does not pay: {one} is {1 / times:.2f} times as fast as {many} "
                 f"({alone} beside {step}{how})"
             )
-        return [verdict, self._about(many)]
+        return [verdict, self._about(many), *self._doubt(many)]
+
+    def _doubt(self, many: str) -> list[str]:
+        """Say that a gain is not the partition's if one device was slowed down far more."""
+        if not self.pays or self.slow_alone < FAR_OFF * max(1.0, self.slow):
+            return []
+        return [
+            f"do not trust this gain: one device took {self.slow_alone:.1f} times as long as "
+            f"predicted, {many} {self.slow:.1f} times, as other programs on its cores make the "
+            "threads of its matrix products wait for each other"
+        ]
 
     def _one(self) -> str:
         on_cores = self.threads and self.device.startswith("cpu")

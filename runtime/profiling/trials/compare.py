@@ -164,6 +164,8 @@ def gain_of(ranking: Sequence[Compared], too_large: Sequence[tuple[Config, str]]
                 c.outcome.summary["blas_threads"],
                 name,
                 what=what,
+                slow=best.figures.step / best.figures.predicted,
+                slow_alone=c.figures.step / c.figures.predicted,
             )
     for one, reason in too_large:
         if is_baseline(one, best.config):
