@@ -89,8 +89,8 @@ def _edge_lines(partition: Partition, most: int = 12) -> list[str]:
     crossing = [e for e in partition.edges if partition.crosses(e)]
     if not crossing:
         return ["no messages: everything is on one rank"]
-    total = bytes_text(sum(e.type.nbytes for e in crossing))
-    lines = [f"{count_text(len(crossing), 'message')} a micro-batch, {total}:"]
+    count, total = len(crossing), bytes_text(sum(e.type.nbytes for e in crossing))
+    lines = [f"{count_text(count, 'message')} a micro-batch, {total} (0F: stage 0, forward):"]
     lines += [f"  {e.tag:>4}  {_arrow(e, partition)}" for e in crossing[:most]]
     if len(crossing) > most:
         lines.append(f"  ... and {len(crossing) - most} more")

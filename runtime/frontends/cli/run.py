@@ -473,7 +473,7 @@ def _steps(
 
 
 def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
-    from symgraph.core.units import bytes_text, flops_text, seconds_text
+    from symgraph.core.units import bytes_text, count_text, flops_text, seconds_text
 
     console.table(
         "stages",
@@ -484,7 +484,7 @@ def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
             "work",
             "parameters",
             "memory predicted",
-            "measured",
+            "memory measured",
             "sent a step",
         ),
         [
@@ -496,7 +496,7 @@ def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
                 bytes_text(s["parameter_bytes"]),
                 bytes_text(s["peak_bytes_predicted"]),
                 None if s["peak_bytes_measured"] is None else bytes_text(s["peak_bytes_measured"]),
-                f"{bytes_text(s['bytes_sent'])} in {s['messages']}",
+                f"{bytes_text(s['bytes_sent'])} in {count_text(s['messages'], 'message')}",
             )
             for s in summary["stages"]
         ],

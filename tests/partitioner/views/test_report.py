@@ -42,7 +42,7 @@ def test_two_stages():
         "    1     1  cpu(1)        2        6  1.93 MFLOP    39.2 KiB      126 KiB      1     "
         "125 KiB",
         "",
-        "2 messages a micro-batch, 250 KiB:",
+        "2 messages a micro-batch, 250 KiB (0F: stage 0, forward):",
         "     0  0F -> 1F  rank 0 -> 1  act  float32[32,1000]",
         "     1  1B -> 0B  rank 1 -> 0  fc2_grad0  float32[32,1000]",
     ]
@@ -104,7 +104,7 @@ def test_many_messages_are_cut_short():
         out = sym.add_n(*parts, name="sum")
     graph = lower(out, {"x": (2, 15)})
     lines = str(cut(graph, group2ctx(graph, {"a": cpu(0), "b": cpu(1)}, cpu(0)))).splitlines()
-    assert lines[-14] == "15 messages a micro-batch, 120 B:"
+    assert lines[-14] == "15 messages a micro-batch, 120 B (0F: stage 0, forward):"
     assert lines[-2].endswith("parts[11]  float32[2,1]")
     assert lines[-1] == "  ... and 3 more"
 

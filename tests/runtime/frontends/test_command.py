@@ -167,7 +167,7 @@ BY_OTHERS = {"postmortem"}  # tests/runtime/frontends/test_postmortem.py
 PLAIN = """rank|device|stage|parameters|operator|speed|step|predicted|measured|strategy|schedule
 candidate|latency|memory|bandwidth|operations|on||predicted step|memory predicted|time a step
 memory bandwidth|rack/node/socket|link inside a|samples/s|peak of cpu(0)|peak of cpu(1)
-nodes|compute ms|memory MiB"""
+memory measured|nodes|compute ms|memory MiB"""
 LONG = {"compare", "search", "machine"}
 
 
