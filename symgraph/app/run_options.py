@@ -200,7 +200,7 @@ def run_parser() -> argparse.ArgumentParser:
         description="Train the network of a config file as a pipeline over its devices.",
         epilog=f"{STATUSES}. The command symgraph does the same: symgraph --help",
     )
-    _add_config(parser, "?")
+    _add_config(parser, "?", several=True)
     group = parser.add_argument_group("instead of training")
     for mode in MODES:
         flag = f"--{mode.replace('_', '-')}"
@@ -228,7 +228,7 @@ def add_command(parser: argparse.ArgumentParser, mode: str) -> None:
             "mpiexec its ranks)",
         )
     else:
-        _add_config(parser, None)
+        _add_config(parser, None, several=mode == "compare")
     if mode == "predict":
         parser.add_argument(
             "--output", dest=mode, metavar="FILE", required=True, help="the outputs, as .npz"
@@ -251,7 +251,7 @@ def settle(options: argparse.Namespace, mode: str) -> argparse.Namespace:
     return options
 
 
-def _add_config(parser: argparse.ArgumentParser, count: str | None) -> None:
+def _add_config(parser: argparse.ArgumentParser, count: str | None, *, several: bool) -> None:
     parser.add_argument(
         "config",
         nargs=count,
@@ -261,7 +261,8 @@ def _add_config(parser: argparse.ArgumentParser, count: str | None) -> None:
         "overrides",
         nargs="*",
         metavar="key.path=value",
-        help="change a key of the config, e.g. pipeline.micro_batches=8",
+        help="change a key of the config, e.g. pipeline.micro_batches=8"
+        + ("; or one more config, to compare" if several else ""),
     )
     parser.add_argument(
         "--json",

@@ -43,6 +43,7 @@ MEANING = {
     "bubble": "share of all ranks' time in which nothing runs",
     # operators and bodies
     "body": "a stage and a phase",
+    "operator": "_: made by symgraph, most for gradients; (...): work between operators",
     "calls": "in a step",
     "runs": "in a step",
     "median": "of one of them",

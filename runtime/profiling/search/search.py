@@ -170,7 +170,8 @@ def _vary(tried: _Tried, config: Config) -> None:
         return
     others = every[every.index(first) + 1 :]
     if others and time.perf_counter() < tried.deadline:
-        tried.say(f"  estimating {count_text(len(others), 'more shape')}")
+        count = count_text(len(others), "other shape")
+        tried.say(f"  estimating {count} (numbers of devices, replicas and micro-batches)")
         forecast = Forecast(tried.best.plan, machine_of(config), batches)
         for outlook in promising(_estimated(forecast, others)):
             tried.add_shape(_shaped(free, outlook.shape), outlook)
@@ -190,7 +191,7 @@ def _vary(tried: _Tried, config: Config) -> None:
 def _estimated(forecast: Forecast, others: Sequence[Shape]) -> Iterator[Outlook]:
     for number, shape in enumerate(others):
         LOG.debug(
-            "estimating numbers of devices and micro-batches",
+            "estimating shapes",
             extra={"done": number, "of": len(others)},
         )
         yield forecast.of(shape)

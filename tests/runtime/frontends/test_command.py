@@ -164,7 +164,7 @@ PRINTED = {
 FOR_MACHINES = {"schema", "completion"}
 BY_OTHERS = {"postmortem"}  # tests/runtime/frontends/test_postmortem.py
 # Names of columns that need no explanation.
-PLAIN = """rank|device|stage|parameters|operator|speed|step|predicted|measured|strategy|schedule
+PLAIN = """rank|device|stage|parameters|speed|step|predicted|measured|strategy|schedule
 candidate|latency|memory|bandwidth|operations|on||predicted step|memory predicted|time a step
 memory bandwidth|rack/node/socket|link inside a|samples/s|peak of cpu(0)|peak of cpu(1)
 memory measured|nodes|compute ms|memory MiB"""
