@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ __all__ = [
     "zeros",
 ]
 
-SYMBOLS_ONLY = ("Group", "Variable", "comm", "load_json", "var")
+SYMBOLS_ONLY = ("Group", "Symbol", "Variable", "comm", "load_json", "var")
 
 
 # -- new arrays ----------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def __getattr__(name: str) -> Any:
     if name in BROADCASTS:
         return _broadcasting(name)
     found = None if name.startswith("__") or name in SYMBOLS_ONLY else getattr(sym, name, None)
-    if found is None:
+    if not isinstance(found, FunctionType | ModuleType):
         raise AttributeError(f"symgraph.nd has no {name!r}; {nearest(name, __dir__())}")
     return Namespace(found) if isinstance(found, ModuleType) else on_arrays(found)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context as Scopes
-from functools import wraps
+from functools import cache, wraps
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import FLUENT, Symbol
 from symgraph.ops.movement import TRIAL
 
+KEYWORD_ONLY = Parameter.KEYWORD_ONLY
 Key = Any  # what numpy's indexing takes
 
 
@@ -290,6 +292,7 @@ def _symbol_of(
     return symbol, feeds
 
 
+@cache
 def on_arrays(function: Callable[..., Symbol]) -> Callable[..., Any]:
     """Return a function of the namespace `sym` as one that computes at once, on arrays."""
 
@@ -297,6 +300,15 @@ def on_arrays(function: Callable[..., Symbol]) -> Callable[..., Any]:
     def operator(*args: Any, **kwargs: Any) -> Any:
         return call_function(function, *args, **kwargs)
 
+    given, added = signature(function), {"out": "Any", "ctx": "Context | None"}
+    found = [
+        p.replace(annotation=str(p.annotation).replace("Symbol", "NDArray"))
+        for p in given.parameters.values()
+        if p.name not in added
+    ]
+    found += [Parameter(n, KEYWORD_ONLY, default=None, annotation=a) for n, a in added.items()]
+    found.sort(key=lambda p: p.kind)
+    operator.__signature__ = Signature(found, return_annotation="Any")  # type: ignore[attr-defined]
     return operator
 
 

@@ -35,6 +35,25 @@ from symgraph.frontend.symnode import Entry, SymNode
 
 assert symgraph.ops  # importing it registers the operators
 
+PUBLIC = [
+    "Group",
+    "Symbol",
+    "Variable",
+    "comm",
+    "contrib",
+    "hypot",
+    "linalg",
+    "load",
+    "load_json",
+    "maximum",
+    "minimum",
+    "modulo",
+    "pow",
+    "power",
+    "random",
+    "var",
+]
+
 
 def Variable(
     name: str,
@@ -189,4 +208,5 @@ def __getattr__(name: str) -> Callable[..., Symbol]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *OPS, *ALIASES})
+    """Return what users call, and none of this file's imports."""
+    return sorted({*PUBLIC, *OPS, *ALIASES})

@@ -70,3 +70,12 @@ def test_editors_complete_parameters():
     code = f"import symgraph as sg\nx = sg.sym.Variable('x')\n{call}"
     script = jedi.Script(code, path=str(PATH.parents[2] / "script.py"))
     assert "num_hidden=" in {c.name for c in script.complete(3, len(call))}
+
+
+def test_help_on_arrays_names_arrays_and_completion_no_imports():
+    """`help(sg.nd.FullyConnected)` said that it takes symbols, and `dir(sg.sym)` had `Mapping`."""
+    given = inspect.signature(sg.nd.FullyConnected)
+    assert given.parameters["data"].annotation == "NDArray | None"
+    assert {"out", "ctx"} <= {*given.parameters}
+    assert all(hasattr(sg.nd, name) for name in dir(sg.nd))
+    assert not {"Mapping", "OPS", "Shape"} & {*dir(sg.sym), *dir(sg.nd)}
