@@ -90,7 +90,9 @@ def _edge_lines(partition: Partition, most: int = 12) -> list[str]:
     if not crossing:
         return ["no messages: everything is on one rank"]
     count, total = len(crossing), bytes_text(sum(e.type.nbytes for e in crossing))
-    lines = [f"{count_text(count, 'message')} a micro-batch, {total} (0F: stage 0, forward):"]
+    in_time = any(e.src.segment for e in crossing)
+    legend = "0F.1: stage 0, forward, time segment 1" if in_time else "0F: stage 0, forward"
+    lines = [f"{count_text(count, 'message')} a micro-batch, {total} ({legend}):"]
     lines += [f"  {e.tag:>4}  {_arrow(e, partition)}" for e in crossing[:most]]
     if len(crossing) > most:
         lines.append(f"  ... and {len(crossing) - most} more")

@@ -20,7 +20,7 @@ MEANING = {
     "activations": "what runs keep for later ones",
     "transient": "messages under way and what only one run needs",
     "peak": "all of these at the worst moment",
-    "at": "the run of that moment, as stage, phase and micro-batch",
+    "at": "the run of that moment: stage, phase, micro-batch and, after a dot, time segment",
     "sends": "messages to other ranks",
     "bytes sent": "in these messages",
     # what planning and searching tried
