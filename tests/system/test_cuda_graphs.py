@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from runtime.backends import bodies
 from runtime.backends.bodies import Call
 from runtime.backends.cuda import KERNELS
+from runtime.backends.cuda.joins import NO_JOINS
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import CallContext, KernelCall
@@ -24,6 +26,7 @@ from symgraph.frontend.optimizer import SGD
 from tests.fakes.fake_cupy import fake_cupy
 from tests.fakes.fake_graphs import CUDARuntimeError, on_host
 from tests.helpers.pipelines import Case, make_plan
+from tests.helpers.recurrent import lstm_case
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
@@ -89,6 +92,18 @@ def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
     runs = replays(session)
     assert runs
     assert [run.apart for run in runs] == [[]] * len(runs)  # all of each is one launch
+
+
+def test_an_lstms_biases_and_sums_are_left_to_its_gates(monkeypatch):
+    case = lstm_case(2, 4, batch=3)
+    found, session = trained(case, gpu(0), groups=None)
+    calls = [step.name for replay in replays(session) for step in replay._steps]
+    monkeypatch.setattr(bodies, "joins", lambda *_: NO_JOINS)
+    wanted, other = trained(case, gpu(0), groups=None)
+    apart = [step.name for replay in replays(other) for step in replay._steps]
+    assert len(calls) == len(apart) - 6  # of each step but the last, in both layers
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_without_graphs_if_the_environment_says_so(monkeypatch):
