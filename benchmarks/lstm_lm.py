@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from math import ceil
@@ -69,6 +69,7 @@ class Benchmark:
         self.folder = folder
         self.left_out: dict[str, str] = {}
         self._logs = 0
+        self._begun: dict[tuple[str, str], Process] = {}
 
     def leave_out(self, config: str, name: str, reason: object) -> None:
         self.left_out[f"{config} {name}"] = str(reason)
@@ -100,6 +101,40 @@ class Benchmark:
     @cached_property
     def shim(self) -> Path:
         return make_shim(self.folder)
+
+    def begin(self, stack: ExitStack) -> None:
+        """Let contenders on GPUs get ready at once, but for those that measure while they plan."""
+        for config in self.options.configs:
+            for name in self.options.contenders:
+                contender = parse(name)[0]
+                if contender.interpreter != "symgraph" or contender.arguments[-1] == "1":
+                    with suppress(LeftOut):
+                        self._begun[config, name] = stack.enter_context(self.launch(config, name))
+        for process in self._begun.values():
+            with suppress(LeftOut):  # `start` will say so
+                process.wait(START_LIMIT)
+
+    def launch(self, config: str, name: str) -> Process:
+        """Start a contender's process, unless `begin` has."""
+        if (config, name) in self._begun:
+            return self._begun.pop((config, name))
+        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
+        contender, variants = (peak, ()) if name == PEAK else parse(name)
+        more = []
+        if self.is_checked(contender):
+            more += ["--gradients", str(self.gradients(config, name))]
+        if contender is CONTENDERS["symgraph-2"]:
+            more += self.options.plan
+        return self.process(config, contender, variants, more)
+
+    def is_checked(self, contender: Contender) -> bool:
+        """Tell whether a contender's gradients are compared with PyTorch's."""
+        ours = contender.arguments[0].endswith("symgraph_lstm")
+        return ours and self.options.torch is not None and not self.options.unchecked
+
+    def gradients(self, config: str, name: str) -> Path:
+        """Return the file of a contender's gradients."""
+        return self.folder / f"{config} {name}.npz"
 
     def config(self, config: str) -> dict[str, Any]:
         """Start, check and measure all contenders on one configuration."""
@@ -137,17 +172,9 @@ class Benchmark:
         self, config: str, name: str, stack: ExitStack
     ) -> tuple[Process, Result, dict[str, float]]:
         """Start a contender, and check symgraph's gradients; LeftOut if it does not start."""
-        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
-        contender, variants = (peak, ()) if name == PEAK else parse(name)
-        ours = contender.arguments[0].endswith("symgraph_lstm")
-        checked = ours and self.options.torch is not None
-        path = self.folder / "gradients.npz"
-        more = ["--gradients", str(path)] if checked else []
-        if contender is CONTENDERS["symgraph-2"]:
-            more += self.options.plan
         begun = time.monotonic()
         with ExitStack() as own:  # ends the process if it does not get ready
-            process = own.enter_context(self.process(config, contender, variants, more))
+            process = own.enter_context(self.launch(config, name))
             said = process.ready(START_LIMIT)
             left = free_memory()
             if left < MEMORY_LEFT:
@@ -157,7 +184,8 @@ class Benchmark:
             stack.push(own.pop_all())
         result = Result(start_seconds=time.monotonic() - begun, **said)
         self.console.line(f"{config}: {name} is ready after {result.start_seconds:.1f} s")
-        errors = self.check(config, name, path) if checked else {}
+        checked = name != PEAK and self.is_checked(parse(name)[0])
+        errors = self.check(config, name, self.gradients(config, name)) if checked else {}
         return process, result, errors
 
     def check(self, config: str, name: str, path: Path) -> dict[str, float]:
@@ -312,6 +340,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"on gpu(0), with {' '.join(DEFAULT_ON_GPU)}; --torch: one with CUDA",
     )
+    made.add_argument(
+        "--unchecked", action="store_true", help="leave out the comparison with PyTorch's gradients"
+    )
     made.add_argument("--rounds", type=int, default=5, help="turns of each contender (default: 5)")
     made.add_argument(
         "--steps",
@@ -352,8 +383,10 @@ def run(argv: Sequence[str] | None) -> int:
     found: dict[str, Any] = {"machine": machine(), "configs": {}, "left_out": {}}
     if found["machine"]["cpus"] != 2 and not options.gpu:
         say("every contender is made for two CPUs; give it two with taskset -c")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         benchmark = Benchmark(options, progress, Path(folder))
+        if options.gpu:
+            benchmark.begin(stack)
         for config in options.configs:
             found["configs"][config] = benchmark.config(config)
             found["left_out"] = benchmark.left_out

@@ -193,6 +193,11 @@ class Process:
         self._child.stdin.close()
         self._child.stdout.close()
 
+    def wait(self, limit: float) -> None:
+        """Wait until `ready` has an answer; LeftOut as in `ready`."""
+        answer = json.dumps(self._answer(limit)).encode()
+        self._rest = answer + b"\n" + self._rest
+
     def ready(self, limit: float) -> dict[str, Any]:
         """Wait until it is ready and return its description.
 
