@@ -1,4 +1,4 @@
-"""The LSTM language model benchmark: this project and its peers, in one run.
+"""The language model benchmark, of LSTMs and transformers: this project and its peers, in one run.
 
     python -m benchmarks.lstm_lm --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
 
@@ -40,7 +40,7 @@ from benchmarks.peers.contenders import (
     make_shim,
     parse,
 )
-from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
+from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
 from symgraph.app.console import Console
 from symgraph.command_line import FAILED, Parser, say, status_of
@@ -50,8 +50,8 @@ from symgraph.errors import ConfigError, RunError
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders
 PEAK_MODULE = "benchmarks.peers.sgemm_peak"
-PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"})
-PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"))
+PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"}, PEAK)
+PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"), transformer=PEAK)
 TOLERANCE = 1e-4  # of gradients, relative to the largest of the parameter
 START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
 TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps per turn, without --steps
@@ -85,6 +85,8 @@ class Benchmark:
     def process(
         self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
     ) -> Process:
+        if config in TRANSFORMERS and not contender.transformer:
+            raise LeftOut("it is written for the LSTMs only, not for transformers")
         if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
             raise LeftOut("this CPU has no AVX-512")
         arguments = [config if a == "CONFIG" else a for a in contender.arguments]
@@ -327,7 +329,7 @@ def parser() -> argparse.ArgumentParser:
         choices=CONFIGS,
         metavar="NAME",
         help=f"of {', '.join(CONFIGS)} (default: {', '.join(ON_CPUS)}; with --gpu those with a "
-        "batch, and small)",
+        "batch, small and transformers)",
     )
     made.add_argument(
         "--contenders",
@@ -403,7 +405,7 @@ def show(found: Mapping[str, Any]) -> None:
         for config, facts in found["configs"].items()
         for row in rows(config, facts["contenders"], facts["peak_gflops"])
     ]
-    console.table("LSTM language model, training", COLUMNS, table)
+    console.table("Language models, training", COLUMNS, table)
     for note in notes(found):
         console.line(note)
 

@@ -60,6 +60,16 @@ def with_dropout() -> Case:
     return Case(net, feeds, arrays_)
 
 
+def with_attention() -> Case:
+    """Words of a sequence that attend to earlier ones."""
+    net = sym.FullyConnected(sym.Variable("data"), num_hidden=12, flatten=False, name="qkv")
+    net = sym.scaled_dot_product_attention(*sym.split(net, num_outputs=3, axis=2), causal=True)
+    net = sym.SoftmaxOutput(net, sym.Variable("label"), preserve_shape=True, name="out")
+    rng = np.random.default_rng(3)
+    feeds = {"data": rng.standard_normal((8, 9, 5)), "label": rng.integers(0, 4, (8, 9)) * 1.0}
+    return Case(net, feeds, {"qkv_weight": rng.standard_normal((12, 5)), "qkv_bias": np.ones(12)})
+
+
 def trained(case: Case, context, steps: int = 4, **how) -> tuple[dict[str, np.ndarray], Session]:
     """The parameters after some steps on one device."""
     made = make_plan(case, replace(Options({}, context, (), update=True), **how))
@@ -83,8 +93,8 @@ def replays(session: Session) -> list[CapturedRun]:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
-def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
-    case = with_dropout()
+@pytest.mark.parametrize("case", [with_dropout(), with_attention()], ids=["masks", "attention"])
+def test_numbers_are_those_of_the_host_from_step_to_step(case, micro_batches):
     found, session = trained(case, gpu(0), micro_batches=micro_batches)
     wanted, _ = trained(case, cpu(0), micro_batches=micro_batches)
     for name, array in wanted.items():
