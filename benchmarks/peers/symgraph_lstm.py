@@ -111,10 +111,10 @@ def choice_of(made: Plan) -> str:
     )
 
 
-def used_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
-    """Return the memory used on the GPUs in bytes, by all programs."""
-    free, whole = device(contexts[0]).xp.cuda.runtime.memGetInfo()
-    return int(whole - free)
+def held_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
+    """Return the bytes that this process has taken on the GPUs, as CuPy's pools know them."""
+    pool = device(contexts[0]).xp.get_default_memory_pool()
+    return int(pool.total_bytes()) + sum(device(c).set_aside_bytes for c in contexts)
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def main() -> None:
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
             choice=choice_of(made) if count > 1 else "",
-            memory=(lambda: used_on_gpus(contexts)) if options.gpus else None,
+            memory=(lambda: held_on_gpus(contexts)) if options.gpus else None,
         )
 
 
