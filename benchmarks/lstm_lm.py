@@ -1,4 +1,4 @@
-"""The LSTM language model benchmark: this project and its peers, in one run.
+"""The language model benchmark, of LSTMs and transformers: this project and its peers, in one run.
 
     python -m benchmarks.lstm_lm --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
 
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from math import ceil
@@ -40,7 +40,7 @@ from benchmarks.peers.contenders import (
     make_shim,
     parse,
 )
-from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
+from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
 from symgraph.app.console import Console
 from symgraph.command_line import FAILED, Parser, say, status_of
@@ -50,8 +50,8 @@ from symgraph.errors import ConfigError, RunError
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders
 PEAK_MODULE = "benchmarks.peers.sgemm_peak"
-PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"})
-PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"))
+PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"}, PEAK)
+PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"), transformer=PEAK)
 TOLERANCE = 1e-4  # of gradients, relative to the largest of the parameter
 START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
 TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps per turn, without --steps
@@ -69,6 +69,7 @@ class Benchmark:
         self.folder = folder
         self.left_out: dict[str, str] = {}
         self._logs = 0
+        self._begun: dict[tuple[str, str], Process] = {}
 
     def leave_out(self, config: str, name: str, reason: object) -> None:
         self.left_out[f"{config} {name}"] = str(reason)
@@ -84,6 +85,8 @@ class Benchmark:
     def process(
         self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
     ) -> Process:
+        if config in TRANSFORMERS and not contender.transformer:
+            raise LeftOut("it is written for the LSTMs only, not for transformers")
         if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
             raise LeftOut("this CPU has no AVX-512")
         arguments = [config if a == "CONFIG" else a for a in contender.arguments]
@@ -100,6 +103,40 @@ class Benchmark:
     @cached_property
     def shim(self) -> Path:
         return make_shim(self.folder)
+
+    def begin(self, stack: ExitStack) -> None:
+        """Let contenders on GPUs get ready at once, but for those that measure while they plan."""
+        for config in self.options.configs:
+            for name in self.options.contenders:
+                contender = parse(name)[0]
+                if contender.interpreter != "symgraph" or contender.arguments[-1] == "1":
+                    with suppress(LeftOut):
+                        self._begun[config, name] = stack.enter_context(self.launch(config, name))
+        for process in self._begun.values():
+            with suppress(LeftOut):  # `start` will say so
+                process.wait(START_LIMIT)
+
+    def launch(self, config: str, name: str) -> Process:
+        """Start a contender's process, unless `begin` has."""
+        if (config, name) in self._begun:
+            return self._begun.pop((config, name))
+        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
+        contender, variants = (peak, ()) if name == PEAK else parse(name)
+        more = []
+        if self.is_checked(contender):
+            more += ["--gradients", str(self.gradients(config, name))]
+        if contender is CONTENDERS["symgraph-2"]:
+            more += self.options.plan
+        return self.process(config, contender, variants, more)
+
+    def is_checked(self, contender: Contender) -> bool:
+        """Tell whether a contender's gradients are compared with PyTorch's."""
+        ours = contender.arguments[0].endswith("symgraph_lstm")
+        return ours and self.options.torch is not None and not self.options.unchecked
+
+    def gradients(self, config: str, name: str) -> Path:
+        """Return the file of a contender's gradients."""
+        return self.folder / f"{config} {name}.npz"
 
     def config(self, config: str) -> dict[str, Any]:
         """Start, check and measure all contenders on one configuration."""
@@ -137,17 +174,9 @@ class Benchmark:
         self, config: str, name: str, stack: ExitStack
     ) -> tuple[Process, Result, dict[str, float]]:
         """Start a contender, and check symgraph's gradients; LeftOut if it does not start."""
-        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
-        contender, variants = (peak, ()) if name == PEAK else parse(name)
-        ours = contender.arguments[0].endswith("symgraph_lstm")
-        checked = ours and self.options.torch is not None
-        path = self.folder / "gradients.npz"
-        more = ["--gradients", str(path)] if checked else []
-        if contender is CONTENDERS["symgraph-2"]:
-            more += self.options.plan
         begun = time.monotonic()
         with ExitStack() as own:  # ends the process if it does not get ready
-            process = own.enter_context(self.process(config, contender, variants, more))
+            process = own.enter_context(self.launch(config, name))
             said = process.ready(START_LIMIT)
             left = free_memory()
             if left < MEMORY_LEFT:
@@ -157,7 +186,8 @@ class Benchmark:
             stack.push(own.pop_all())
         result = Result(start_seconds=time.monotonic() - begun, **said)
         self.console.line(f"{config}: {name} is ready after {result.start_seconds:.1f} s")
-        errors = self.check(config, name, path) if checked else {}
+        checked = name != PEAK and self.is_checked(parse(name)[0])
+        errors = self.check(config, name, self.gradients(config, name)) if checked else {}
         return process, result, errors
 
     def check(self, config: str, name: str, path: Path) -> dict[str, float]:
@@ -299,7 +329,7 @@ def parser() -> argparse.ArgumentParser:
         choices=CONFIGS,
         metavar="NAME",
         help=f"of {', '.join(CONFIGS)} (default: {', '.join(ON_CPUS)}; with --gpu those with a "
-        "batch, and small)",
+        "batch, small and transformers)",
     )
     made.add_argument(
         "--contenders",
@@ -311,6 +341,9 @@ def parser() -> argparse.ArgumentParser:
         "--gpu",
         action="store_true",
         help=f"on gpu(0), with {' '.join(DEFAULT_ON_GPU)}; --torch: one with CUDA",
+    )
+    made.add_argument(
+        "--unchecked", action="store_true", help="leave out the comparison with PyTorch's gradients"
     )
     made.add_argument("--rounds", type=int, default=5, help="turns of each contender (default: 5)")
     made.add_argument(
@@ -352,8 +385,10 @@ def run(argv: Sequence[str] | None) -> int:
     found: dict[str, Any] = {"machine": machine(), "configs": {}, "left_out": {}}
     if found["machine"]["cpus"] != 2 and not options.gpu:
         say("every contender is made for two CPUs; give it two with taskset -c")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         benchmark = Benchmark(options, progress, Path(folder))
+        if options.gpu:
+            benchmark.begin(stack)
         for config in options.configs:
             found["configs"][config] = benchmark.config(config)
             found["left_out"] = benchmark.left_out
@@ -370,7 +405,7 @@ def show(found: Mapping[str, Any]) -> None:
         for config, facts in found["configs"].items()
         for row in rows(config, facts["contenders"], facts["peak_gflops"])
     ]
-    console.table("LSTM language model, training", COLUMNS, table)
+    console.table("Language models, training", COLUMNS, table)
     for note in notes(found):
         console.line(note)
 

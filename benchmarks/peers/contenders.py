@@ -58,28 +58,41 @@ class Contender(NamedTuple):
     interpreter: str
     arguments: tuple[str, ...]  # of python -m; CONFIG is replaced
     settings: Mapping[str, str] = {}
+    transformer: str = ""  # its title where the network is a transformer; empty if it has none
 
 
 def _ours(title: str, devices: int, threads: int) -> Contender:
     arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--devices", str(devices))
-    return Contender(title, "symgraph", arguments, {"OPENBLAS_NUM_THREADS": str(threads)})
+    settings = {"OPENBLAS_NUM_THREADS": str(threads)}
+    return Contender(title, "symgraph", arguments, settings, title)
 
 
 def _on_gpu(title: str, contexts: int, **settings: str) -> Contender:
     arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--gpus", str(contexts))
-    return Contender(title, "symgraph", arguments, {"SYMGRAPH_SHARE_GPUS": "1", **settings})
+    return Contender(title, "symgraph", arguments, {"SYMGRAPH_SHARE_GPUS": "1", **settings}, title)
 
 
-def _peer(title: str, interpreter: str, module: str, *more: str) -> Contender:
-    return Contender(title, interpreter, (f"benchmarks.peers.{module}", "CONFIG", *more))
+def _peer(
+    title: str, interpreter: str, module: str, *more: str, transformer: str = ""
+) -> Contender:
+    arguments = (f"benchmarks.peers.{module}", "CONFIG", *more)
+    return Contender(title, interpreter, arguments, transformer=transformer)
 
 
 CONTENDERS = {
     "symgraph-2": _ours("symgraph, two devices", 2, 1),
     "symgraph-1x2": _ours("symgraph, one device, two BLAS threads", 1, 2),
     "symgraph-1": _ours("symgraph, one device, one BLAS thread", 1, 1),
-    "torch-lstm": _peer("PyTorch nn.LSTM", "torch", "torch_lstm", "lstm"),
-    "torch-compile": _peer("torch.compile, unrolled cells", "torch", "torch_lstm", "compile"),
+    "torch-lstm": _peer(
+        "PyTorch nn.LSTM", "torch", "torch_lstm", "lstm", transformer="PyTorch, its attention"
+    ),
+    "torch-compile": _peer(
+        "torch.compile, unrolled cells",
+        "torch",
+        "torch_lstm",
+        "compile",
+        transformer="torch.compile, PyTorch's attention",
+    ),
     "torch-pipeline": _peer("torch.distributed.pipelining, gloo", "torch", "torch_pipeline"),
     "jax": _peer("JAX lax.scan", "jax", "jax_lstm"),
     "mxnet": _peer("MXNet 1.9.1 group2ctx", "mxnet", "mxnet_lstm"),
@@ -88,7 +101,14 @@ CONTENDERS = {
     "symgraph-gpu-2": _on_gpu("symgraph, two contexts on one card", 2),
     "symgraph-gpu-4": _on_gpu("symgraph, four contexts on one card", 4),
     "symgraph-gpu-calls": _on_gpu("symgraph without CUDA graphs", 1, SYMGRAPH_CUDA_GRAPHS="0"),
-    "torch-gpu": _peer("PyTorch nn.LSTM, cuDNN", "torch", "torch_lstm", "lstm", "cuda"),
+    "torch-gpu": _peer(
+        "PyTorch nn.LSTM, cuDNN",
+        "torch",
+        "torch_lstm",
+        "lstm",
+        "cuda",
+        transformer="PyTorch, its attention",
+    ),
 }
 VARIANTS = {
     "malloc": "malloc tuned",
@@ -130,9 +150,11 @@ def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
     return CONTENDERS[base], tuple(variants)
 
 
-def title(name: str) -> str:
+def title(name: str, *, transformer: bool = False) -> str:
+    """Return the title of a contender and its variants with an LSTM, or with a transformer."""
     contender, variants = parse(name)
-    return ", ".join([contender.title, *(VARIANTS[v] for v in variants)])
+    own = contender.transformer if transformer else contender.title
+    return ", ".join([own, *(VARIANTS[v] for v in variants)])
 
 
 def environment(
@@ -192,6 +214,11 @@ class Process:
         self._child.wait()
         self._child.stdin.close()
         self._child.stdout.close()
+
+    def wait(self, limit: float) -> None:
+        """Wait until `ready` has an answer; LeftOut as in `ready`."""
+        answer = json.dumps(self._answer(limit)).encode()
+        self._rest = answer + b"\n" + self._rest
 
     def ready(self, limit: float) -> dict[str, Any]:
         """Wait until it is ready and return its description.

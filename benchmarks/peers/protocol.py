@@ -25,7 +25,7 @@ BATCHES = 8  # used by the steps in turn
 
 
 class Config(NamedTuple):
-    """Numbers of layers, hidden units (also the embedding's size), batch and time steps."""
+    """An LSTM: layers, hidden units (also the size of the embedding), batch and time steps."""
 
     layers: int
     hidden: int
@@ -46,7 +46,35 @@ class Config(NamedTuple):
         return 3 * forward * self.tokens
 
 
-CONFIGS = {
+class Transformer(NamedTuple):
+    """A transformer: layers, hidden units, heads, batch and words of a sequence."""
+
+    layers: int
+    hidden: int
+    heads: int
+    batch: int
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.steps
+
+    @property
+    def flops(self) -> int:
+        """Count the operations of a step's matrix products, forward and backward.
+
+        A word counts as attending to itself and earlier ones only, and scores as computed once.
+        """
+        attention = 2 * self.hidden * (self.steps + 1)
+        layer = 2 * 12 * self.hidden**2 + attention
+        return 3 * (self.layers * layer + 2 * self.hidden * VOCAB) * self.tokens
+
+
+TRANSFORMERS = {
+    "transformer": Transformer(4, 192, 4, 32, 64),
+    "transformer-512": Transformer(6, 512, 8, 32, 128),
+}
+CONFIGS: dict[str, Config | Transformer] = {
     "small": Config(2, 200, 20, 20),
     "medium": Config(2, 650, 20, 35),
     "large": Config(2, 1500, 20, 35),
@@ -57,7 +85,9 @@ ON_CPUS = tuple(CONFIGS)
 ON_GPUS = (
     "small",
     *(f"{n}@{b}" for n in ("large", "deep", "mxnet-example") for b in (64, 128, 256)),
+    *TRANSFORMERS,
 )
+CONFIGS.update(TRANSFORMERS)
 CONFIGS.update(
     {  # NAME@BATCH: another number of sequences
         name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
@@ -67,7 +97,7 @@ CONFIGS.update(
 )
 
 
-def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(config: Config | Transformer) -> list[tuple[np.ndarray, np.ndarray]]:
     """Yield random word ids and labels, (T, B) int64, the same for every contender."""
     rng = np.random.default_rng(0)
     shape = config.steps, config.batch

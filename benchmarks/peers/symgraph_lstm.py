@@ -1,4 +1,4 @@
-"""symgraph: the language model of examples/, trained as a user would train it.
+"""symgraph: the language models of examples/, trained as a user would train it.
 
     python -m benchmarks.peers.symgraph_lstm CONFIG [--devices 2] [--gradients FILE.npz] [KEY=VALUE]
 
@@ -19,8 +19,17 @@ import numpy as np
 import yaml
 
 import symgraph as sg
-from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
-from examples.lstm_lm import build
+from benchmarks.peers.protocol import (
+    CLIP,
+    CONFIGS,
+    RATE,
+    VOCAB,
+    Config,
+    Transformer,
+    batches,
+    serve,
+)
+from examples import lstm_lm, transformer_lm
 from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, plan
 from runtime.backends.device.arrays import device
 from symgraph.core.types import Array
@@ -33,16 +42,17 @@ SEED = 1
 Feeds = dict[str, Array]
 
 
-def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]) -> Plan:
-    model = build(
-        config.batch,
-        config.steps,
-        VOCAB,
-        config.layers,
-        config.hidden,
-        config.hidden,
-        residual=False,
-    )
+def model_of(config: Config | Transformer) -> sg.Model:
+    layers, hidden = config.layers, config.hidden
+    if isinstance(config, Transformer):
+        return transformer_lm.build(config.batch, config.steps, VOCAB, layers, hidden, config.heads)
+    return lstm_lm.build(config.batch, config.steps, VOCAB, layers, hidden, hidden, residual=False)
+
+
+def make_plan(
+    config: Config | Transformer, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]
+) -> Plan:
+    model = model_of(config)
     options = Options(
         default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
     )
@@ -58,18 +68,18 @@ def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[
     return plan(model.symbol, model.feeds, options, wrt=None)
 
 
-def feeds(config: Config) -> list[Feeds]:
+def feeds(config: Config | Transformer) -> list[Feeds]:
     return [
         {"data": data.astype(np.int32), "label": label.astype(np.int32)}
         for data, label in batches(config)
     ]
 
 
-def first_values(made: Plan, cluster: Cluster, config: Config) -> Any:
+def first_values(made: Plan, cluster: Cluster, config: Config | Transformer) -> Any:
     return initialize(made, cluster, sg.init.Uniform(config.hidden**-0.5), SEED)
 
 
-def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config) -> None:
+def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config | Transformer) -> None:
     """Save weights, the first batch, its loss and gradients, computed by a step of the plan.
 
     A step of plain descent at a huge rate leaves minus the gradient times that rate.
@@ -101,10 +111,10 @@ def choice_of(made: Plan) -> str:
     )
 
 
-def used_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
-    """Return the memory used on the GPUs in bytes, by all programs."""
-    free, whole = device(contexts[0]).xp.cuda.runtime.memGetInfo()
-    return int(whole - free)
+def held_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
+    """Return the bytes that this process has taken on the GPUs, as CuPy's pools know them."""
+    pool = device(contexts[0]).xp.get_default_memory_pool()
+    return int(pool.total_bytes()) + sum(device(c).set_aside_bytes for c in contexts)
 
 
 def main() -> None:
@@ -136,7 +146,7 @@ def main() -> None:
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
             choice=choice_of(made) if count > 1 else "",
-            memory=(lambda: used_on_gpus(contexts)) if options.gpus else None,
+            memory=(lambda: held_on_gpus(contexts)) if options.gpus else None,
         )
 
 

@@ -14,30 +14,42 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.peers.protocol import CONFIGS, answer
-from benchmarks.peers.torch_lstm import FusedModel
+from benchmarks.peers.protocol import CONFIGS, Config, Transformer, answer
+from benchmarks.peers.torch_lstm import model_of
 
 
-def parameters_of(model: FusedModel, layers: int) -> dict[str, nn.Parameter]:
-    """Return the module's parameters under the names of examples.lstm_lm."""
+def parameters_of(model: nn.Module, config: Config | Transformer) -> dict[str, nn.Parameter]:
+    """Return the module's parameters under the names of the model in examples/."""
+    if isinstance(config, Transformer):
+        return {of_example(name): parameter for name, parameter in model.named_parameters()}
     found = {
         "embed_weight": model.embed.weight,
         "decode_weight": model.decode.weight,
         "decode_bias": model.decode.bias,
     }
-    for i in range(layers):
+    for i in range(config.layers):
         for ours, theirs in (("i2h", "ih"), ("h2h", "hh")):
             for kind in ("weight", "bias"):
                 found[f"layer{i}_{ours}_{kind}"] = getattr(model.lstm, f"{kind}_{theirs}_l{i}")
     return found
 
 
+def of_example(name: str) -> str:
+    """Return the name in examples.transformer_lm of a parameter of TransformerModel."""
+    *path, kind = name.replace("layers.", "layer").split(".")
+    if not path:
+        return f"{kind}_weight"
+    if path[-1].endswith("norm"):
+        kind = {"weight": "gamma", "bias": "beta"}[kind]
+    return "_".join([*path, kind])
+
+
 def main() -> None:
     config = CONFIGS[sys.argv[1]]
     with np.load(sys.argv[2]) as file:
         given = dict(file)
-    model = FusedModel(config)
-    parameters = parameters_of(model, config.layers)
+    model = model_of(config)
+    parameters = parameters_of(model, config)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(given[f"weight {name}"]))

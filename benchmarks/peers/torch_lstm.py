@@ -1,4 +1,4 @@
-"""PyTorch: nn.LSTM, or cells unrolled in time under torch.compile.
+"""PyTorch: nn.LSTM, or cells unrolled in time under torch.compile; or a transformer, in both ways.
 
 PYTHON -m benchmarks.peers.torch_lstm CONFIG lstm|compile [cuda]
 """
@@ -11,7 +11,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
+from benchmarks.peers.protocol import (
+    CLIP,
+    CONFIGS,
+    RATE,
+    VOCAB,
+    Config,
+    Transformer,
+    batches,
+    serve,
+)
 
 THREADS = 2
 
@@ -64,6 +73,50 @@ class UnrolledModel(nn.Module):
         return F.cross_entropy(self.decode(x).view(-1, VOCAB), label.view(-1))
 
 
+class TransformerModel(nn.Module):
+    """The language model of examples.transformer_lm, with PyTorch's attention."""
+
+    def __init__(self, config: Transformer) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.heads = config.heads
+        self.embed = nn.Embedding(VOCAB, hidden)
+        self.place = nn.Parameter(torch.randn(1, config.steps, hidden))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "attend_norm": nn.LayerNorm(hidden),
+                    "qkv": nn.Linear(hidden, 3 * hidden),
+                    "out": nn.Linear(hidden, hidden),
+                    "think_norm": nn.LayerNorm(hidden),
+                    "wide": nn.Linear(hidden, 4 * hidden),
+                    "narrow": nn.Linear(4 * hidden, hidden),
+                }
+            )
+            for _ in range(config.layers)
+        )
+        self.top_norm = nn.LayerNorm(hidden)
+        self.decode = nn.Linear(hidden, VOCAB)
+
+    def forward(self, data: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        x = self.embed(data.t()) + self.place
+        for layer in self.layers:
+            qkv = layer["qkv"](layer["attend_norm"](x)).unflatten(2, (3, self.heads, -1))
+            query, key, value = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, steps, units)
+            found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + layer["out"](found.transpose(1, 2).flatten(2))
+            x = x + layer["narrow"](F.gelu(layer["wide"](layer["think_norm"](x))))
+        scores = self.decode(self.top_norm(x))
+        return F.cross_entropy(scores.view(-1, VOCAB), label.t().flatten())
+
+
+def model_of(config: Config | Transformer, kind: str = "lstm") -> nn.Module:
+    """Return the model of a configuration that is run so."""
+    if isinstance(config, Transformer):
+        return TransformerModel(config)
+    return FusedModel(config) if kind == "lstm" else UnrolledModel(config)
+
+
 def main() -> None:
     name, kind, *rest = sys.argv[1:]
     place = torch.device(*rest or ["cpu"])
@@ -72,7 +125,7 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False  # as by default in symgraph
-    model = (FusedModel(config) if kind == "lstm" else UnrolledModel(config)).to(place)
+    model = model_of(config, kind).to(place)
     loss_of = torch.compile(model) if kind == "compile" else model
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=RATE, fused=True)

@@ -24,6 +24,7 @@ from runtime.backends.cpu.flat import BY_ELEMENT
 from runtime.backends.cpu.gemm import pack, packed_rows, packed_shape
 from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import pairs_shape
+from runtime.backends.cuda.joins import NO_JOINS, joins
 from runtime.backends.device.arrays import HOST, Device, address
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Maker, noop
 from symgraph.core.graph import Graph, Node
@@ -235,10 +236,14 @@ class Binder:
         ]
         steps: list[Call] = []
         direct = {} if self.watch or not self.device.is_host else direct_casts(body.graph, found)
-        done = {*self.unread}
+        done, joined = {*self.unread}, NO_JOINS
+        if not (self.device.is_host or self.watch):
+            joined = joins(body.graph, found, body.results)
+            done |= joined.done
         for node in body.graph:
             if not node.is_variable and node.name not in done:
-                ins, outs = arrays_of(node.inputs), tuple(found[node.name])
+                ins = arrays_of(joined.inputs.get(node.name, node.inputs))
+                outs = tuple(found[node.name])
                 made: Iterable[Call] = ()
                 if cast := direct.get(node.name, ""):
                     made = [*self._steps(body, node, ins, tuple(found[cast]), rounds=True)]

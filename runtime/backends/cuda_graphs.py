@@ -15,6 +15,10 @@ from runtime.backends.device.arrays import Device
 from runtime.backends.device.table import CallContext
 from symgraph.core.errors import LimitError
 
+# Calls of a run's first graph: the more calls a graph has, the longer the host takes to launch it,
+# and as a step begins the card has nothing else to do.
+FIRST = 96
+
 
 class CapturedRun:
     """The calls of a run, in order, as one call.
@@ -47,7 +51,8 @@ class CapturedRun:
 
     def _whole(self, steps: Sequence[Call]) -> Iterator[Call]:
         """Yield one launch for all calls, or several around those that cannot be captured."""
-        waiting = [steps]  # the next ones last
+        first = FIRST if len(steps) > 2 * FIRST else 0
+        waiting = [part for part in (steps[first:], steps[:first]) if part]  # the next ones last
         while waiting:
             some = waiting.pop()
             launch, done = self._tried(some) if len(some) > 1 else (None, len(some))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,25 +11,29 @@ import numpy as np
 
 from runtime.backends.cpu import updates as cpu_updates
 from runtime.backends.cuda import updates as cuda_updates
+from runtime.backends.device.table import Step
 from symgraph.core.types import Array
 from symgraph.frontend.optimizer import SGD, Adam, Optimizer, sum_of_squares
 
 FLOATS = (np.float32, np.float64)
 
 
-def squared_norms(xp: Any, gradients: Sequence[Array]) -> list[float]:
-    """Return the sum of squares of each, added up in float64 and always in the same order."""
+def squared_norms(xp: Any, gradients: Sequence[Array]) -> Callable[[], list[float]]:
+    """Ask for the sum of squares of each, added up in float64 and always in the same order.
+
+    Calling the result waits for a GPU.
+    """
     if all(gradient.dtype in FLOATS for gradient in gradients):
-        norms: list[float] = _kernels(xp).squared_norms(gradients)
+        norms: Callable[[], list[float]] = _kernels(xp).squared_norms(gradients)
         return norms
-    return [squared_norm(xp, gradient) for gradient in gradients]
+    return lambda: [squared_norm(xp, gradient) for gradient in gradients]
 
 
 def squared_norm(xp: Any, gradient: Array) -> float:
     """Return the sum of squares of one gradient."""
     if gradient.dtype not in FLOATS:
         return float(sum_of_squares(xp, gradient))
-    return squared_norms(xp, [gradient])[0]
+    return squared_norms(xp, [gradient])()[0]
 
 
 def _kernels(xp: Any) -> ModuleType:
@@ -46,14 +50,14 @@ def update(
     count: int,
     scale: float,
     attrs: Mapping[str, str],
-) -> None:
-    """Call `optimizer.apply` on one parameter's arrays; SGD and Adam run as kernels."""
+) -> Step | None:
+    """Update one parameter by `optimizer.apply`, or return what `make` is to do: SGD and Adam."""
     kind, number = type(optimizer), weight.dtype.type
     writeable = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
     whole = kind in (SGD, Adam) and weight.dtype in FLOATS and writeable
     if not whole or not isinstance(optimizer, SGD | Adam):
         optimizer.apply(xp, name, weight, grad, state, count, scale, attrs)
-        return
+        return None
     optimizer.check(name, weight, grad, state, count)
     rate, decay = optimizer.step_rates(name, count, attrs)
     limit = math.inf if optimizer.clip_gradient is None else optimizer.clip_gradient
@@ -61,9 +65,13 @@ def update(
     flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]
     if isinstance(optimizer, Adam):
         betas = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
-        formula, settings = "adam", [number(x) for x in (*betas, optimizer.epsilon)]
-    elif isinstance(optimizer, SGD) and state:
-        formula, settings = "momentum", [number(optimizer.momentum)]
-    else:
-        formula, settings = "sgd", []
-    _kernels(xp).step(formula, flat, [*factors, *settings])
+        return Step("adam", flat, factors + [number(x) for x in (*betas, optimizer.epsilon)])
+    if state:
+        return Step("momentum", flat, [*factors, number(optimizer.momentum)])
+    return Step("sgd", flat, factors)
+
+
+def make(xp: Any, steps: Sequence[Step]) -> None:
+    """Update these parameters, on a GPU with few launches."""
+    if steps:
+        _kernels(xp).make(steps)

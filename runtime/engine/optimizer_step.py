@@ -13,7 +13,8 @@ from partitioner.base.collectives import Group
 from partitioner.cutting.replicas import collective_groups, own_pieces
 from runtime.backends.bodies import NodeFailed
 from runtime.backends.device.arrays import on_host
-from runtime.backends.updates import squared_norms, update
+from runtime.backends.device.table import Step
+from runtime.backends.updates import make, squared_norms, update
 from runtime.engine.divergence import IGNORE, SKIP
 from runtime.engine.rank import Rank
 from runtime.engine.replica_sums import ReplicaSums
@@ -199,17 +200,17 @@ class OptimizerStep:
 
     def reduce(self, rank: Rank) -> None:
         """Exchange norms, figures, how far a save is, and the wish to stop."""
-        rank.check()  # an error that a GPU noted must not be taken for divergence
         norms = len(self._names)
         vector = np.zeros(norms + len(self._figure_names) + 2)
-        if self._norms:
-            places = [
-                place
-                for place, name in enumerate(self._names)
-                if rank.plan.rank_of(name) == rank.rank and name not in self._copies
-            ]
-            gradients = [rank.gradient(self._names[place]) for place in places]
-            vector[places] = squared_norms(rank.device.xp, gradients)
+        places = [
+            place
+            for place, name in enumerate(self._names)
+            if self._norms and rank.plan.rank_of(name) == rank.rank and name not in self._copies
+        ]
+        gradients = [rank.gradient(self._names[place]) for place in places]
+        squares_of = squared_norms(rank.device.xp, gradients)  # asked for before anybody waits
+        rank.check()  # an error that a GPU noted must not be taken for divergence
+        vector[places] = squares_of()
         local = local_scalars(rank)
         for place, name in enumerate(self._figure_names, norms):
             vector[place] = local.get(name, 0.0)
@@ -251,7 +252,7 @@ class OptimizerStep:
 
     def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        stage_of = rank.plan.placement.stage_of
+        stage_of, xp, steps = rank.plan.placement.stage_of, rank.device.xp, list[Step]()
         for name in self._names:
             if stage_of[name] == stage:
                 weight, parameter = self.piece(name, rank.arrays[name]), self._parameters[name]
@@ -260,8 +261,8 @@ class OptimizerStep:
                 if self._skipped or not weight.size:
                     continue
                 try:
-                    update(
-                        rank.device.xp,
+                    step = update(
+                        xp,
                         self.optimizer,
                         parameter,
                         weight,
@@ -273,6 +274,9 @@ class OptimizerStep:
                     )
                 except Exception as error:
                     raise NodeFailed(name) from error
+                if step is not None:
+                    steps.append(step)
+        make(xp, steps)
 
     def piece(self, name: str, array: Array) -> Array:
         """View the elements of an array like a variable that this rank has the states of."""

@@ -41,18 +41,40 @@ def elu_grad(c: Call, slope: float, scale: float) -> Ref:
     return c.gy * (left + positive * scale)
 
 
-def gelu_grad(c: Call) -> Ref:
-    x = c.x[0]
-    cdf = (apply("erf", x * math.sqrt(0.5)) + 1.0) * 0.5
-    density = apply("exp", apply("square", x) * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return c.gy * (cdf + x * density)
+CDF = f"0.5 * (1 + erf({{}} * {math.sqrt(0.5)!r}))"  # of the normal distribution
+DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+def gelu_second_grad(c: Call) -> Sequence[Ref]:
+    """The derivative of cdf(x) + x density(x) is density(x) (2 - x^2)."""
+    grad, x = c.x
+    square = apply("square", x)
+    slope = apply("exp", square * -0.5) * (2.0 - square) * DENSITY
+    return apply("_gelu_grad", c.gy, x), c.gy * grad * slope
+
+
+FORMULAS["_gelu_grad"] = Formula(
+    "_gelu_grad", f"x * ({CDF.format('y')} + y * exp(-0.5 * y * y) * {DENSITY!r})"
+)
+register(
+    name="_gelu_grad",
+    inputs=("grad", "data"),
+    shape=same,
+    compute=FORMULAS["_gelu_grad"].compute,
+    grad=gelu_second_grad,
+    flops=lambda attrs, ins, outs: 10 * outs[0].size,
+    dtype=floats,
+    batch=bilinear,
+    doc="Gradient of gelu: grad (cdf(data) + data density(data)), with those of the normal "
+    "distribution.",
+)
 
 
 GRADIENTS: Mapping[str, Callable[[Call], Ref]] = {  # of the data, by act_type
     "leaky": lambda c: apply("_leaky_relu_grad", c.gy, c.x[0], slope=c.attrs["slope"]),
     "elu": lambda c: elu_grad(c, c.attrs["slope"], 1.0),
     "selu": lambda c: elu_grad(c, SELU_ALPHA, SELU_SCALE),
-    "gelu": gelu_grad,
+    "gelu": lambda c: apply("_gelu_grad", c.gy, c.x[0]),
 }
 ELU = "where(x > 0, x, {slope} * expm1(minimum(x, 0)))"
 KINDS: Mapping[str, Formula] = {  # by act_type
@@ -61,7 +83,7 @@ KINDS: Mapping[str, Formula] = {  # by act_type
         "leaky": "where(x > 0, x, slope * x)",
         "elu": ELU.format(slope="slope"),
         "selu": f"{SELU_SCALE} * {ELU.format(slope=SELU_ALPHA)}",
-        "gelu": f"x * (0.5 * (1 + erf(x * {math.sqrt(0.5)!r})))",
+        "gelu": f"x * ({CDF.format('x')})",
         "prelu": "where(x > 0, x, x * y)",
     }.items()
 }

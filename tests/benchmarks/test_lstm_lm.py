@@ -19,7 +19,7 @@ from benchmarks.peers.contenders import (
     environment,
     parse,
 )
-from benchmarks.peers.protocol import CONFIGS, ON_GPUS, batches
+from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS, batches
 from benchmarks.peers.results import Result
 
 # A contender whose steps do nothing, which also prints what is no answer.
@@ -50,6 +50,7 @@ def idle(tmp_path: Path, program: str = IDLE) -> Process:
         ("large", 1_630),
         ("deep", 3_810),
         ("mxnet-example", 5_850),
+        ("transformer", 22_300),
     ],
 )
 def test_operations_give_the_known_limit_at_500_gflops(config, tokens_per_second):
@@ -131,9 +132,20 @@ def test_default_contenders_are_known():
     }
 
 
+def test_transformers_are_for_some_and_by_default_for_gpus(tmp_path):
+    benchmark = lstm_lm.Benchmark(None, None, tmp_path)
+    others = {name: c for name, c in contenders.CONTENDERS.items() if not c.transformer}
+    assert set(others) == {"torch-pipeline", "jax", "mxnet", "chainer"}
+    for contender in others.values():
+        with pytest.raises(LeftOut, match="for the LSTMs only"):
+            benchmark.process("transformer", contender, (), ())
+    assert contenders.title("torch-lstm", transformer=True) == "PyTorch, its attention"
+    assert {name for name in ON_GPUS if name not in ON_CPUS and "@" not in name} == {*TRANSFORMERS}
+
+
 def test_on_gpus_sizes_have_other_batches():
     assert CONFIGS["large@64"] == CONFIGS["large"]._replace(batch=64)
-    assert {CONFIGS[name].batch for name in ON_GPUS} == {20, 64, 128, 256}
+    assert {CONFIGS[name].batch for name in ON_GPUS} == {20, 32, 64, 128, 256}
 
 
 def test_without_a_gpu_its_benchmark_says_so_in_one_line(capsys, monkeypatch):

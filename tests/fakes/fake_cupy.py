@@ -127,6 +127,8 @@ def _through(function: Callable[..., Any], name: str = "") -> Callable[..., Any]
     def called(*args: Any, **kwargs: Any) -> Any:
         if name in SIZED:
             on_host("a result whose size hangs on values")
+        if name == "where" and not isinstance(args[0], ndarray):
+            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
         if name in PRODUCTS and capturing() is not None:
             raise NotImplementedError("calling cuBLAS API during stream capture is unsupported")
         if name not in VIEWS and function is not np.copyto:

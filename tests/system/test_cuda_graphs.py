@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from runtime.backends import bodies
 from runtime.backends.bodies import Call
 from runtime.backends.cuda import KERNELS
+from runtime.backends.cuda.joins import NO_JOINS
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import CallContext, KernelCall
@@ -24,6 +26,7 @@ from symgraph.frontend.optimizer import SGD
 from tests.fakes.fake_cupy import fake_cupy
 from tests.fakes.fake_graphs import CUDARuntimeError, on_host
 from tests.helpers.pipelines import Case, make_plan
+from tests.helpers.recurrent import lstm_case
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
@@ -57,6 +60,16 @@ def with_dropout() -> Case:
     return Case(net, feeds, arrays_)
 
 
+def with_attention() -> Case:
+    """Words of a sequence that attend to earlier ones."""
+    net = sym.FullyConnected(sym.Variable("data"), num_hidden=12, flatten=False, name="qkv")
+    net = sym.scaled_dot_product_attention(*sym.split(net, num_outputs=3, axis=2), causal=True)
+    net = sym.SoftmaxOutput(net, sym.Variable("label"), preserve_shape=True, name="out")
+    rng = np.random.default_rng(3)
+    feeds = {"data": rng.standard_normal((8, 9, 5)), "label": rng.integers(0, 4, (8, 9)) * 1.0}
+    return Case(net, feeds, {"qkv_weight": rng.standard_normal((12, 5)), "qkv_bias": np.ones(12)})
+
+
 def trained(case: Case, context, steps: int = 4, **how) -> tuple[dict[str, np.ndarray], Session]:
     """The parameters after some steps on one device."""
     made = make_plan(case, replace(Options({}, context, (), update=True), **how))
@@ -80,8 +93,8 @@ def replays(session: Session) -> list[CapturedRun]:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
-def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
-    case = with_dropout()
+@pytest.mark.parametrize("case", [with_dropout(), with_attention()], ids=["masks", "attention"])
+def test_numbers_are_those_of_the_host_from_step_to_step(case, micro_batches):
     found, session = trained(case, gpu(0), micro_batches=micro_batches)
     wanted, _ = trained(case, cpu(0), micro_batches=micro_batches)
     for name, array in wanted.items():
@@ -89,6 +102,18 @@ def test_masks_change_from_step_to_step_as_on_the_host(micro_batches):
     runs = replays(session)
     assert runs
     assert [run.apart for run in runs] == [[]] * len(runs)  # all of each is one launch
+
+
+def test_an_lstms_biases_and_sums_are_left_to_its_gates(monkeypatch):
+    case = lstm_case(2, 4, batch=3)
+    found, session = trained(case, gpu(0), groups=None)
+    calls = [step.name for replay in replays(session) for step in replay._steps]
+    monkeypatch.setattr(bodies, "joins", lambda *_: NO_JOINS)
+    wanted, other = trained(case, gpu(0), groups=None)
+    apart = [step.name for replay in replays(other) for step in replay._steps]
+    assert len(calls) == len(apart) - 6  # of each step but the last, in both layers
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_without_graphs_if_the_environment_says_so(monkeypatch):

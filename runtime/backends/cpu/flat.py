@@ -55,7 +55,8 @@ LOOPS: dict[str, Function] = {
     formula.name: loop(formula)
     for formula in (
         *[FORMULAS[op] for op in ("exp", "sigmoid", "tanh", "erf", "relu")],
-        *[FORMULAS[op] for op in ("_sigmoid_grad", "_tanh_grad", "_relu_grad", "_leaky_relu_grad")],
+        *[FORMULAS[op] for op in ("_sigmoid_grad", "_tanh_grad", "_relu_grad")],
+        *[FORMULAS[op] for op in ("_leaky_relu_grad", "_gelu_grad")],
         *[KINDS[kind] for kind in ("leaky", "elu", "selu", "gelu")],
     )
 }

@@ -90,6 +90,7 @@ def through_float32(maker: Maker, call: KernelCall) -> BoundCall | None:
         return None
     arrays = (*call.ins, *call.outs)
     kinds = {(a.dtype.name, a.size) for a in arrays}
-    if made.function is np.add and kinds == {(BFLOAT16, call.outs[0].size)}:
+    two = len(call.ins) == 2  # not one and a number
+    if made.function is np.add and two and kinds == {(BFLOAT16, call.outs[0].size)}:
         return BoundCall(add, (*[a.ctypes.data for a in arrays], call.outs[0].size))
     return BoundCall(wide, ())

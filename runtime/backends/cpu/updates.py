@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from runtime.backends.device.compile import jit_exact, jit_reassoc
+from runtime.backends.device.table import Step
 from symgraph.core.types import Array
 
 BLOCK = 1 << 14  # elements of a partial sum
 
 
-def squared_norms(gradients: Sequence[Array]) -> list[float]:
+def squared_norms(gradients: Sequence[Array]) -> Callable[[], list[float]]:
     """Return the sum of squares of each in float64, always added up in the same order."""
-    return [float(_squares(gradient.reshape(-1))) for gradient in gradients]
+    found = [float(_squares(gradient.reshape(-1))) for gradient in gradients]
+    return lambda: found
 
 
-def step(name: str, flat: Sequence[Array], numbers: Sequence[Any]) -> None:
-    """Update a parameter.
-
-    Args:
-        name: The formula, a key of `STEPS`.
-        flat: Flat arrays: the parameter, its gradient and the optimizer's state.
-        numbers: The formula's settings, in the parameter's dtype.
-    """
-    STEPS[name](*flat, *numbers)
+def make(steps: Sequence[Step]) -> None:
+    """Update parameters."""
+    for step in steps:
+        STEPS[step.formula](*step.flat, *step.numbers)
 
 
 @jit_reassoc

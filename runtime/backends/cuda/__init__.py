@@ -7,6 +7,7 @@ Start reading: base.py; softmax.py and softmax.cu are a pair of kernel and sourc
 from __future__ import annotations
 
 from runtime.backends.cuda import (  # noqa: F401  (they fill the table)
+    attention,
     conv,
     dropout,
     flat,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from runtime.backends.cuda.base import PLANNED
 from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import BoundCall, noop
-from symgraph.core.types import Array
+from symgraph.core.types import Array, wide
 
 LIBRARIES = ("libcublas.so.13", "libcublas.so.12")
 WORKSPACE = 32 << 20  # bytes: what cuBLAS wants for itself on Hopper, and more than it does before
@@ -127,11 +127,14 @@ class Matrix(NamedTuple):
 def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     """Bind out (M, N) = x (M, K) y (K, N), or that for each of `count` if all have 3 axes.
 
-    x and y may be transposed views; out is contiguous. All are of one dtype of `TYPES`; None if
-    they are not, or if cuBLAS cannot read them where they lie.
+    x and y may be transposed views; out is contiguous. x and y are of one dtype of `TYPES`, and so
+    is out, which is float32 as well if they have 16 bits; None if they are not, or if cuBLAS cannot
+    read them where they lie.
     """
-    kind, inner = out.dtype.name, x.shape[-1]
-    if kind not in TYPES or {x.dtype, y.dtype} != {out.dtype} or not math.prod(out.shape) * inner:
+    kind, inner = x.dtype.name, x.shape[-1]
+    if kind not in TYPES or x.dtype != y.dtype or out.dtype.name not in (kind, wide(kind)):
+        return None
+    if not math.prod(out.shape) * inner:
         return None
     a, b, c = (
         Matrix.of(array) for array in (y, x, out)
@@ -167,6 +170,13 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     )
     kept = x, y, out, one, zero
     return BoundCall(_call, (blas.gemm if out.ndim == 2 else blas.gemms, args, kept))
+
+
+def times(x: Array, y: Array, out: Array) -> BoundCall:
+    """Bind a product of arrays that are known to be such as `product` takes."""
+    bound = product(x, y, out)
+    assert bound is not None
+    return bound
 
 
 def _call(gemm: Callable[..., None], args: tuple[Any, ...], kept: object) -> None:

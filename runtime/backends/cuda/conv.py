@@ -14,7 +14,7 @@ from runtime.backends.cuda.base import (
     launch,
     module,
 )
-from runtime.backends.cuda.blas import product
+from runtime.backends.cuda.blas import times
 from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape, TensorType, wide
@@ -53,13 +53,6 @@ class Images(NamedTuple):
         """Yield each image's data, and its output as (filters, windows)."""
         for data, output in zip(self.data, self.output, strict=True):
             yield data, output.reshape(len(output), -1)
-
-
-def times(x: Array, y: Array, out: Array) -> BoundCall:
-    """Bind a product of arrays that `images` has checked."""
-    bound = product(x, y, out)
-    assert bound is not None
-    return bound
 
 
 def images(

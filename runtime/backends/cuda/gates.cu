@@ -2,18 +2,23 @@
 // it needs before it writes to the same places, so an output may be an input of its shape.
 // An LSTM's states are `calc`: float with gates of 16 bits. Formulas: symgraph/ops/gates.py.
 
+// bias: that of h2h, where it has none yet.
 extern "C" __global__ void lstm(
-    const real* i2h, const real* h2h, const calc* c, real* output, calc* state, real* gates,
-    i64 rows, i64 size
+    const real* i2h, const real* h2h, const calc* c, const real* bias,
+    real* output, calc* state, real* gates, i64 rows, i64 size, i64 has_bias
 ) {
     const i64 j = thread_index();
     if (j >= size) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
         const i64 at = row * size + j, g = row * 4 * size + j;
-        const calc i = sigmoid((calc)i2h[g] + (calc)h2h[g]);
-        const calc f = sigmoid((calc)i2h[g + size] + (calc)h2h[g + size]);
-        const calc fresh = tanh((calc)i2h[g + 2 * size] + (calc)h2h[g + 2 * size]);
-        const calc o = sigmoid((calc)i2h[g + 3 * size] + (calc)h2h[g + 3 * size]);
+        calc pre[4];
+        for (int part = 0; part < 4; ++part) {
+            real other = h2h[g + part * size];
+            if (has_bias) other = (real)((calc)other + (calc)bias[j + part * size]);
+            pre[part] = (calc)i2h[g + part * size] + (calc)other;
+        }
+        const calc i = sigmoid(pre[0]), f = sigmoid(pre[1]), fresh = tanh(pre[2]);
+        const calc o = sigmoid(pre[3]);
         const calc next = f * c[at] + i * fresh;
         gates[g] = (real)i;
         gates[g + size] = (real)f;
@@ -24,10 +29,10 @@ extern "C" __global__ void lstm(
     }
 }
 
-// dh and dc are not read if they are not there.
+// dh and dc are not read if they are not there; with more_dh, dh is the sum of both.
 extern "C" __global__ void lstm_grad(
-    const real* dh, const calc* dc, const real* gates, const calc* c, const calc* state,
-    real* d_pre, calc* d_c, i64 rows, i64 size, i64 has_dh, i64 has_dc
+    const real* dh, const real* more_dh, const calc* dc, const real* gates, const calc* c, const calc* state,
+    real* d_pre, calc* d_c, i64 rows, i64 size, i64 has_dh, i64 has_more, i64 has_dc
 ) {
     const i64 j = thread_index();
     if (j >= size) return;
@@ -37,7 +42,8 @@ extern "C" __global__ void lstm_grad(
         const calc fresh = (calc)gates[g + 2 * size], o = (calc)gates[g + 3 * size], old = c[at];
         calc whole = has_dc ? dc[at] : (calc)0, d_o = 0;
         if (has_dh) {
-            const calc t = tanh(state[at]), part = (calc)dh[at] * o;
+            const real sum = has_more ? (real)((calc)dh[at] + (calc)more_dh[at]) : dh[at];
+            const calc t = tanh(state[at]), part = (calc)sum * o;
             whole += part * (1 - t * t);
             d_o = part * t * (1 - o);
         }

@@ -23,19 +23,23 @@ def by_element(
 
 @kernel("_lstm_gates")
 def lstm(call: KernelCall) -> BoundCall | None:
-    c, state = call.ins[2], call.outs[1]
-    return by_element("lstm", (*call.ins, *call.outs), c, cells=(c, state))
+    """Bind the gates of a step; a fourth input is the bias of h2h, see joins.py."""
+    (i2h, h2h, c, *bias), (output, state, gates) = call.ins, call.outs
+    arrays = i2h, h2h, c, *(bias or [h2h]), output, state, gates
+    return by_element("lstm", arrays, c, bool(bias), cells=(c, state))
 
 
 @kernel("_lstm_gates_grad")
 def lstm_grad(call: KernelCall) -> BoundCall | None:
-    *grads, gates, c, state = call.ins
+    """Bind the gradient; a sixth input is to be added to dh, see joins.py."""
     has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
+    count = 3 + has_dh + has_dc
+    (*grads, gates, c, state), more = call.ins[:count], call.ins[count:]
     dh = grads[0] if has_dh else gates  # not read
     dc = grads[-1] if has_dc else c
-    arrays = dh, dc, gates, c, state, *call.outs
+    arrays = dh, *(more or [dh]), dc, gates, c, state, *call.outs
     cells = dc, c, state, call.outs[1]
-    return by_element("lstm_grad", arrays, c, has_dh, has_dc, cells=cells)
+    return by_element("lstm_grad", arrays, c, has_dh, bool(more), has_dc, cells=cells)
 
 
 @kernel("_gru_gates")

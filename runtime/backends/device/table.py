@@ -7,7 +7,7 @@ returns None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from symgraph.core.registry import Env
@@ -77,6 +77,17 @@ class BoundCall(NamedTuple):
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
+
+
+class Step(NamedTuple):
+    """A parameter's update."""
+
+    #: The formula: `sgd`, `momentum` or `adam`.
+    formula: str
+    #: Flat arrays: the parameter, its gradient and the optimizer's state.
+    flat: Sequence[Array]
+    #: The formula's settings, in the parameter's dtype.
+    numbers: Sequence[Any]
 
 
 def noop() -> None:

@@ -202,7 +202,7 @@ def test_rare_activations_have_no_kernel(act_type):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["_sigmoid_grad", "_tanh_grad", "_relu_grad"])
+@pytest.mark.parametrize("name", ["_sigmoid_grad", "_tanh_grad", "_relu_grad", "_gelu_grad"])
 @pytest.mark.parametrize("over", [None, (0, 0), (0, 1)])
 def test_gradients(name, dtype, over):
     y = np.tanh(numbers(1003, dtype, 1))

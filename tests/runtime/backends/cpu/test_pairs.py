@@ -121,6 +121,7 @@ def test_casts_give_the_bits_of_ml_dtypes(rng):
 CALLS = [
     ("elemwise_mul", [(16, 40), (16, 40)], {}),
     ("elemwise_add", [(16, 40), (16, 40)], {}),
+    ("_plus_scalar", [(16, 40)], {"scalar": 1}),
     ("_sum_rows", [(30, 1100)], {}),
     ("Activation", [(5, 33)], {"act_type": "tanh"}),
     ("_lstm_gates", [(6, 20), (6, 20), (6, 5)], {}),

@@ -145,7 +145,9 @@ def test_leaky_activations(kind, dtype):
 @pytest.mark.parametrize("dtype", REALS)
 def test_gelu(dtype):
     """Far below 0 it is x times what is left of 1 + erf: few bits."""
-    agree("LeakyReLU", 3 * numbers((4, 90), dtype), act_type="gelu")
+    x = 3 * numbers((4, 90), dtype)
+    agree("LeakyReLU", x, act_type="gelu")
+    agree("_gelu_grad", numbers((4, 90), dtype, 1), x)
 
 
 @pytest.mark.every(3)

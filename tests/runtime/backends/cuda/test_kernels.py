@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.backends.cuda import attention
 from runtime.backends.cuda.base import code_of, each, options
 from symgraph.core.registry import Env
 from symgraph.core.types import HALVES
@@ -308,6 +309,47 @@ def test_leading_axes():
 @pytest.mark.parametrize("shape", [(512, 3), (513, 3), (5000, 1), (200000, 2), (2000, 300)])
 def test_many_rows_of_few_columns_are_summed_in_runs(dtype, shape):
     agree("_sum_rows", numbers(shape, dtype), near=near_of(dtype, 1e-4, 1e-11))
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+ATTENTION = "scaled_dot_product_attention"
+MASKS = [None, (2, 3, 20, 37), (1, 3, 20, 1), (2, 1, 1, 37)]
+
+
+def attends(q, k, v, *mask, near, **given):
+    """Check a call, and its gradient with the output and sums that it has found."""
+    made = agree(ATTENTION, q, k, v, *mask, near=near, use_mask=bool(mask), **given)
+    grad = numbers(made[0].shape, q.dtype.name, 4)
+    ins = grad, *made, q, k, v, *mask
+    return made + agree("_attention_grad", *ins, near=near, use_mask=bool(mask), **given)
+
+
+@each_real
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(dtype, mask, causal):
+    q, k, v = (numbers((2, 3, *s), dtype, i) for i, s in enumerate([(20, 8), (37, 8), (37, 5)]))
+    masks = [] if mask is None else cells(numbers(mask, dtype, 3))
+    attends(q, k, v, *masks, causal=causal, near=near_of(dtype, 2e-5, 1e-12))
+
+
+def test_attention_takes_as_many_matrices_as_have_room(monkeypatch):
+    q, k, v = (numbers((5, *s), "float64", i) for i, s in enumerate([(40, 3), (7, 3), (7, 2)]))
+    mask = numbers((5, 1, 7), "float64", 3)
+    mask[2, 0, 3] = mask[4, 0, 0] = -np.inf
+    together = attends(q, k, v, mask, scale=0.3, near=1e-12)
+    for count in (0, 4):
+        monkeypatch.setattr(attention, "LIMIT", count * 40 * 7 * 8)
+        for one, other in zip(together, attends(q, k, v, mask, scale=0.3, near=1e-12), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_mask_that_alternates_along_many_axes_is_left_to_the_operator():
+    q, mask = numbers((2, 2, 2, 2, 2, 3, 4)), numbers((2, 1, 2, 1, 2, 3, 3))
+    assert has_no_kernel(ATTENTION, q, q, q, mask, use_mask=True)
+    near = near_of("float32", 2e-5, 0)
+    attends(*[q.reshape(2, 2, 2, 4, 3, 4)] * 3, mask[:, :, :, :, 1], near=near)
 
 
 DIVIDE = """

@@ -1,0 +1,75 @@
+// Attention: what comes between its products, a block a row of scores. Every pass has the same
+// elements in the same thread, so results may lie where the scores do. The mask's place is given by
+// its steps: along four axes of matrices, of which the last three have these lengths, and along rows
+// and columns; 0 where it is repeated. Formulas: symgraph/ops/attention.py.
+
+__device__ const calc* mask_row(
+    const calc* mask, i64 matrix, i64 row,
+    i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down
+) {
+    const Divided last = divided(matrix, l3), third = divided(last.whole, l2);
+    const Divided second = divided(third.whole, l1);
+    return mask + second.whole * s0 + second.rest * s1 + third.rest * s2 + last.rest * s3
+        + row * down;
+}
+
+// The columns, from the first on, that a row sees.
+__device__ i64 seen_columns(i64 row, i64 columns, i64 causal) {
+    return causal && row < columns ? row + 1 : columns;
+}
+
+// Scores (matrices, rows, columns) become weights, and each row's sum of exponentials a logarithm.
+extern "C" __global__ void attention_rows(
+    calc* scores, real* weights, const calc* mask, calc* sums, i64 rows, i64 columns, i64 causal,
+    calc scale, i64 first, i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down,
+    i64 across
+) {
+    const Divided at = divided(blockIdx.x, rows);
+    const calc* more =
+        mask_row(mask, first + at.whole, at.rest, l1, l2, l3, s0, s1, s2, s3, down);
+    const i64 seen = seen_columns(at.rest, columns, causal);
+    calc* row = scores + blockIdx.x * columns;
+    real* to = weights + blockIdx.x * columns;
+    calc top = row[0] * scale + more[0];
+    for (i64 j = threadIdx.x; j < seen; j += blockDim.x)
+        top = Greater::of(top, row[j] * scale + more[j * across]);
+    top = block_join<Greater>(top);
+    calc total = 0;
+    for (i64 j = threadIdx.x; j < seen; j += blockDim.x) {
+        row[j] = exp(row[j] * scale + more[j * across] - top);
+        total += row[j];
+    }
+    total = block_join<Plus>(total);
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
+        to[j] = (real)(j < seen ? row[j] / total : 0);
+    if (threadIdx.x == 0) sums[blockIdx.x] = top + log(total);
+}
+
+// Scores become weights again, and the weights' gradients those of the products of queries and keys.
+extern "C" __global__ void attention_grad_rows(
+    const calc* scores, real* weights, const calc* grads, real* slopes, const calc* mask,
+    const calc* sums, const real* grad, const real* y, i64 units, i64 rows, i64 columns, i64 causal,
+    calc scale, i64 first, i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down,
+    i64 across
+) {
+    const Divided at = divided(blockIdx.x, rows);
+    const calc* more =
+        mask_row(mask, first + at.whole, at.rest, l1, l2, l3, s0, s1, s2, s3, down);
+    const i64 seen = seen_columns(at.rest, columns, causal);
+    calc shared = 0;
+    for (i64 j = threadIdx.x; j < units; j += blockDim.x) {
+        const i64 unit = blockIdx.x * units + j;
+        shared += (calc)grad[unit] * (calc)y[unit];
+    }
+    shared = block_join<Plus>(shared);
+    for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
+        const i64 place = blockIdx.x * columns + j;
+        calc weight = 0, slope = 0;
+        if (j < seen) {
+            weight = exp(scores[place] * scale + more[j * across] - sums[blockIdx.x]);
+            slope = weight * (grads[place] - shared) * scale;
+        }
+        weights[place] = (real)weight;
+        slopes[place] = (real)slope;
+    }
+}
