@@ -6,19 +6,20 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from runtime.backends.device.arrays import on_host
-from runtime.frontends.mxnet.arguments import as_batch
+from runtime.frontends.mxnet.arguments import as_batch, descriptions
 from symgraph.core.batch_layout import Layout, Split
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend import metric
 from symgraph.frontend.callback import BatchEnd, BatchEndParam
 from symgraph.frontend.init import AnyInitializer, Uniform
-from symgraph.frontend.io import DataBatch, DataIter
+from symgraph.frontend.io import DataBatch, DataDesc, DataIter
 from symgraph.frontend.kvstore import KVStore
 from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.monitor import Monitor
@@ -51,6 +52,20 @@ class BaseModule(ABC):
     A kind of module says how it is bound, and how it computes a batch forward and backward.
     """
 
+    if TYPE_CHECKING:
+
+        @property
+        def binded(self) -> bool:
+            """Whether it is bound to shapes."""
+
+        @property
+        def for_training(self) -> bool:
+            """Whether it is bound for training."""
+
+    else:  # what a user's own module sets, as with MXNet
+        binded = for_training = inputs_need_grad = False
+        params_initialized = optimizer_initialized = False
+
     def __init__(self, logger: Any = logging) -> None:
         """logger: where `fit` logs."""
         self.logger = logger
@@ -65,16 +80,6 @@ class BaseModule(ABC):
     def symbol(self) -> Symbol | None:
         """The network; None for a module that is not made of one."""
         return None
-
-    @property
-    @abstractmethod
-    def binded(self) -> bool:
-        """Whether it is bound to shapes."""
-
-    @property
-    @abstractmethod
-    def for_training(self) -> bool:
-        """Whether it is bound for training."""
 
     @property
     @abstractmethod
@@ -150,18 +155,31 @@ class BaseModule(ABC):
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """The gradients of the inputs."""
 
-    @abstractmethod
+    @property
+    def data_shapes(self) -> list[DataDesc]:
+        """The inputs as they were bound."""
+        raise NotImplementedError(f"{type(self).__name__} has no data_shapes")
+
+    @property
+    def label_shapes(self) -> list[DataDesc]:
+        """The labels as they were bound."""
+        return []
+
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """Tell where the samples of the last batch lie.
+        """Tell where the samples of the last batch lie: by default, along all first axes.
 
         Returns:
             The batch's size; its layout in each output; its axis in each label, in the batch's
             order, or None for a label that is not read.
         """
+        size = descriptions("data_shapes", self.data_shapes)[0].shape[0]
+        layouts: list[Layout] = [Split(0) for _ in self.output_names]
+        labels = descriptions("label_shapes", self.label_shapes)
+        return size, layouts, {label.name: 0 for label in labels}
 
-    @abstractmethod
     def install_monitor(self, mon: Monitor) -> None:
         """Let a monitor see every pass."""
+        raise NotImplementedError(f"{type(self).__name__} has no install_monitor")
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -301,7 +319,7 @@ class BaseModule(ABC):
         count = 0
         for nbatch, batch in self._batches(eval_data, num_batch, reset):
             self.forward(batch, is_train=False)
-            self.update_metric(shown, batch.label, batch.pad)
+            show_batch(self, shown, batch.label, batch.pad)
             for callback in _listed(batch_end_callback):
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
             count = nbatch + 1
@@ -381,8 +399,7 @@ class BaseModule(ABC):
 
     # -- the end -------------------------------------------------------------------------------
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 a user's own module may have nothing to end
         """End the module's threads; it cannot run afterwards."""
 
     def __enter__(self) -> Self:
@@ -390,6 +407,17 @@ class BaseModule(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def show_batch(module: BaseModule, shown: EvalMetric, labels: Sequence[Any], pad: int) -> None:
+    """Show a module's last batch to a metric.
+
+    A user's own `update_metric` has MXNet's arguments: it counts the samples that pad a batch.
+    """
+    if "pad" in signature(module.update_metric).parameters:
+        module.update_metric(shown, labels, pad)
+    else:
+        module.update_metric(shown, labels)
 
 
 def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from runtime.frontends.mxnet.arguments import as_batch, descriptions
-from runtime.frontends.mxnet.base_module import RATE, BaseModule, Params, Settings, Store
+from runtime.frontends.mxnet.base_module import (
+    RATE,
+    BaseModule,
+    Params,
+    Settings,
+    Store,
+    show_batch,
+)
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import ConfigError, GraphError, RunError
 from symgraph.frontend.init import AnyInitializer, Uniform
@@ -238,7 +245,7 @@ class SequentialModule(BaseModule):
         """Show the labels to a metric, with the outputs of each module that takes them."""
         for part in self._parts:
             if part.take_labels:
-                part.module.update_metric(eval_metric, labels, pad)
+                show_batch(part.module, eval_metric, labels, pad)
 
     def install_monitor(self, mon: Monitor) -> None:
         """Let a monitor see every pass of every module."""
