@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
@@ -46,7 +45,7 @@ def per_context(arrays: list[Any], merged: bool) -> list[Any]:
     return arrays if merged else [[array] for array in arrays]
 
 
-class BaseModule(ABC):
+class BaseModule:
     """What modules of all kinds have: loops over the batches of data iterators (MXNet BaseModule).
 
     A kind of module says how it is bound, and how it computes a batch forward and backward.
@@ -65,6 +64,7 @@ class BaseModule(ABC):
     else:  # what a user's own module sets, as with MXNet
         binded = for_training = inputs_need_grad = False
         params_initialized = optimizer_initialized = False
+    _symbol: Symbol | None = None
 
     def __init__(self, logger: Any = logging) -> None:
         """logger: where `fit` logs."""
@@ -79,24 +79,23 @@ class BaseModule(ABC):
     @property
     def symbol(self) -> Symbol | None:
         """The network; None for a module that is not made of one."""
-        return None
+        return self._symbol
 
     @property
-    @abstractmethod
     def data_names(self) -> list[str]:
         """The names of the inputs."""
+        raise _missing(self, "data_names")
 
     @property
-    @abstractmethod
     def output_names(self) -> list[str]:
         """The names of the outputs."""
+        raise _missing(self, "output_names")
 
     @property
-    @abstractmethod
     def output_shapes(self) -> list[tuple[str, Any]]:
         """(name, shape) of each output."""
+        raise _missing(self, "output_shapes")
 
-    @abstractmethod
     def bind(
         self,
         data_shapes: Sequence[Any],
@@ -108,8 +107,8 @@ class BaseModule(ABC):
         grad_req: str | Sequence[str] | Mapping[str, str] = "write",
     ) -> None:
         """Prepare for batches of these shapes."""
+        raise _missing(self, "bind")
 
-    @abstractmethod
     def init_params(
         self,
         initializer: AnyInitializer | None = Uniform(0.01),  # noqa: B008
@@ -120,8 +119,8 @@ class BaseModule(ABC):
         allow_extra: bool = False,
     ) -> None:
         """Set first values of parameters: the given ones, and the initializer's for the rest."""
+        raise _missing(self, "init_params")
 
-    @abstractmethod
     def init_optimizer(
         self,
         kvstore: Store = "local",
@@ -130,35 +129,36 @@ class BaseModule(ABC):
         force_init: bool = False,
     ) -> None:
         """Choose the optimizer, by name or as an object; one that is chosen stays."""
+        raise _missing(self, "init_optimizer")
 
-    @abstractmethod
     def get_params(self) -> tuple[Params, Params]:
         """Copy (parameters, auxiliary states), by name."""
+        raise _missing(self, "get_params")
 
-    @abstractmethod
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Compute the outputs of a batch."""
+        raise _missing(self, "forward")
 
-    @abstractmethod
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last forward."""
+        raise _missing(self, "backward")
 
-    @abstractmethod
     def update(self) -> None:
         """Change the parameters by the gradients."""
+        raise _missing(self, "update")
 
-    @abstractmethod
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
         """The outputs of the last batch."""
+        raise _missing(self, "get_outputs")
 
-    @abstractmethod
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """The gradients of the inputs."""
+        raise _missing(self, "get_input_grads")
 
     @property
     def data_shapes(self) -> list[DataDesc]:
         """The inputs as they were bound."""
-        raise NotImplementedError(f"{type(self).__name__} has no data_shapes")
+        raise _missing(self, "data_shapes")
 
     @property
     def label_shapes(self) -> list[DataDesc]:
@@ -179,7 +179,7 @@ class BaseModule(ABC):
 
     def install_monitor(self, mon: Monitor) -> None:
         """Let a monitor see every pass."""
-        raise NotImplementedError(f"{type(self).__name__} has no install_monitor")
+        raise _missing(self, "install_monitor")
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class BaseModule(ABC):
             if monitor is not None:
                 monitor.tic()
             self.train_batch(data_batch)
-            self.update_metric(shown, as_batch(data_batch).label)
+            self.update_metric(shown, getattr(data_batch, "label", None) or ())
             if monitor is not None:
                 monitor.toc_print()
             for callback in callbacks:
@@ -399,7 +399,7 @@ class BaseModule(ABC):
 
     # -- the end -------------------------------------------------------------------------------
 
-    def close(self) -> None:  # noqa: B027 a user's own module may have nothing to end
+    def close(self) -> None:
         """End the module's threads; it cannot run afterwards."""
 
     def __enter__(self) -> Self:
@@ -407,6 +407,10 @@ class BaseModule(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _missing(module: BaseModule, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(module).__name__} has no {what}")
 
 
 def show_batch(module: BaseModule, shown: EvalMetric, labels: Sequence[Any], pad: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -104,9 +103,9 @@ class PythonModule(BaseModule):
         vars(self).update(binded=True, **flags)
         self._output_shapes = self._compute_output_shapes()
 
-    @abstractmethod
     def _compute_output_shapes(self) -> list[tuple[str, Any]]:
         """(name, shape) of each output, for the bound inputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no _compute_output_shapes")
 
     def init_params(
         self,

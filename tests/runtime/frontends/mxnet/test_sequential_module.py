@@ -119,11 +119,13 @@ class Residual(mx.mod.BaseModule):
 
     def forward(self, data_batch, is_train=None):
         self.inner.forward(data_batch, is_train)
-        self.outputs = [x + y for x, y in zip(data_batch.data, self.inner.get_outputs())]
+        self.outputs = [
+            x + y for x, y in zip(data_batch.data, self.inner.get_outputs(), strict=True)
+        ]
 
     def backward(self, out_grads=None):
         self.inner.backward(out_grads)
-        self.grads = [x + y for x, y in zip(out_grads, self.inner.get_input_grads())]
+        self.grads = [x + y for x, y in zip(out_grads, self.inner.get_input_grads(), strict=True)]
 
     def update(self):
         self.inner.update()
@@ -147,7 +149,7 @@ def test_a_users_module_with_what_mxnet_asks_for_trains_in_a_row():
     row = mx.mod.SequentialModule()
     row.add(mx.mod.Module(lower(), label_names=None))
     residual = Residual(mx.mod.Module(middle(mx.sym.Variable("data")), label_names=None))
-    assert not residual.binded and not residual.for_training
+    assert (residual.binded, residual.for_training) == (False, False)
     row.add(residual, auto_wiring=True)
     row.add(mx.mod.Module(upper()), take_labels=True, auto_wiring=True)
     x = lower()
