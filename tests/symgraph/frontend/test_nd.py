@@ -189,7 +189,7 @@ def test_hostile_files_are_one_error(tmp_path, array, words):
 # -- what is left out ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["autograd", "gluon", "image"])
+@pytest.mark.parametrize("name", ["autograd", "contrib", "gluon", "image", "recordio"])
 def test_what_is_left_out_names_the_page(name):
     words = rf"symgraph has no {name}: .*docs/from_mxnet\.md, 'Left out on purpose'"
     with pytest.raises(AttributeError, match=words):
