@@ -70,6 +70,7 @@ DIFFERS = {
     "test_sequence_last": "a length outside the axis is an error",
     "test_bucketing_save_load": "an id outside an Embedding is an error",
     "test_monitor": "monitors show no gradients of values between nodes",
+    "test_op_all_names_monitor": "inputs without a name in MXNet have one here",
     "test_sgld": "random numbers are not those that MXNet draws",
     "test_sequence_mask": "arguments of integers have no gradients",
     "test_sequence_reverse": "arguments of integers have no gradients",
@@ -94,6 +95,7 @@ OPERATORS = (
     r"random_pdf_\w+|shape_array|size_array|ravel_multi_index|unravel_index|diag|split_v2|moments|"
     r"im2col|col2im|image"
 )
+PARAMETERS = "use_length|out_dtype|output_mean_var|axis|infer_range"  # and parameters
 # Names that tell that a test is of networks, or of what trains them, and not of mx.nd alone.
 SYMBOLIC = {
     *("sym", "symbol", "mod", "module", "optimizer", "opt", "metric", "init", "initializer", "io"),
@@ -169,6 +171,8 @@ def _frame(excinfo: Any) -> str:
 
 def part_of_error(error: BaseException | None) -> str | None:
     """Return the part that an error says is left out."""
+    if re.search(rf"\b({PARAMETERS})=\S+ is not (offered|a valid value)", str(error)):
+        return "parameters that docs/from_mxnet.md names as missing"
     if match := re.search(rf"has (?:no operator|no) '({OPERATORS})'", str(error)):
         return "operators that docs/from_mxnet.md names as missing"
     while error is not None:

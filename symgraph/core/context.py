@@ -27,7 +27,8 @@ class Context:
         """Name a device.
 
         Args:
-            device_type: "cpu" or "gpu", or a device, which is copied.
+            device_type: "cpu" or "gpu", or a device, which is copied. "cpu_pinned" and
+                "cpu_shared" are MXNet's names for other memory of the host: "cpu".
             device_id: Its number, from 0.
 
         Raises:
@@ -35,6 +36,7 @@ class Context:
         """
         if isinstance(device_type, Context):
             device_id, device_type = device_type.index, device_type.kind
+        device_type = re.sub("^cpu_(pinned|shared)$", "cpu", device_type)
         if device_type not in KINDS or type(device_id) is not int or device_id < 0:
             raise ConfigError(_refusal(f"{device_type}({device_id})"))
         object.__setattr__(self, "kind", device_type)
