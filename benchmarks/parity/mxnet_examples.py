@@ -153,7 +153,7 @@ OTHERS = (
     ),
     Example(
         "image-classification/train_imagenet.py",
-        (*IMAGENET, "--image-shape", "3,64,64", "--network", "mobilenet"),
+        (*IMAGENET, "--image-shape", "3,224,224", "--network", "mobilenet"),
     ),
 )
 
