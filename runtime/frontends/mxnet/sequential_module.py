@@ -49,7 +49,7 @@ class SequentialModule(BaseModule):
         """Make an empty row; logger: where `fit` logs."""
         super().__init__(logger)
         self._parts: list[Part] = []
-        self._bound = self._ready = False
+        self._bound = self._ready = self.optimizer_initialized = False
         self._labels: list[DataDesc] = []
 
     def add(
@@ -65,7 +65,7 @@ class SequentialModule(BaseModule):
         if not isinstance(module, BaseModule):
             raise TypeError(f"a SequentialModule has modules, not {module!r}")
         self._parts.append(Part(module, take_labels, auto_wiring))
-        self._bound = self._ready = False
+        self._bound = self._ready = self.optimizer_initialized = False
         return self
 
     # -- names and shapes ----------------------------------------------------------------------
@@ -158,7 +158,7 @@ class SequentialModule(BaseModule):
                 grad_req=grad_req,
             )
             data = [DataDesc(name, shape) for name, shape in module.output_shapes]
-        self._bound = True
+        self._bound, self.inputs_need_grad = True, inputs_need_grad
 
     def init_params(
         self,
@@ -202,6 +202,7 @@ class SequentialModule(BaseModule):
         """Choose the optimizer of every module."""
         for part in self._require_parts():
             part.module.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
+        self.optimizer_initialized = True
 
     # -- steps ---------------------------------------------------------------------------------
 

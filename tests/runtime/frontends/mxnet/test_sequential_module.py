@@ -41,6 +41,7 @@ def test_two_modules_in_a_row_learn_what_one_does():
     with row() as two, mx.mod.Module(upper(lower())) as one:
         for module in (one, two):
             module.fit(batches(), batches(), initializer=mx.init.Xavier(), **settings)
+            assert (module.optimizer_initialized, module.inputs_need_grad) == (True, False)
         wanted, found = one.get_params()[0], two.get_params()[0]
         assert wanted.keys() == found.keys()
         for name in wanted:
