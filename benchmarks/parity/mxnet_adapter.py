@@ -156,6 +156,8 @@ def _symgraphs(name: str) -> types.ModuleType | None:
     copy.__dict__.update({k: v for k, v in vars(found).items() if not k.startswith("__")})
     copy.__getattr__ = lambda word: getattr(found, word)  # type: ignore[method-assign]
     copy.__path__ = []
+    if name == "operator":  # for star imports: other tools for operators are not MXNet's
+        copy.__all__ = ["CustomOp", "CustomOpProp", "register"]  # type: ignore[attr-defined]
     if name == "ndarray.ndarray":
         copy._STORAGE_TYPE_STR_TO_ID = {"default": 0, "row_sparse": 1, "csr": 2}  # type: ignore
     return copy
@@ -203,7 +205,7 @@ WRITTEN = {
     "base": _module(
         "mxnet.base",
         MXNetError=symgraph.SymgraphError,
-        NotImplementedForSymbol=symgraph.SymgraphError,
+        NotImplementedForSymbol=NotImplementedError,
         py_str=lambda text: text.decode() if isinstance(text, bytes) else text,
         string_types=(str,),
         numeric_types=(float, int, np.generic),
@@ -261,13 +263,6 @@ def _chisquare(f_obs: Any, f_exp: Any) -> tuple[Any, Any]:
     return statistic, scipy.stats.chi2.sf(statistic, len(f_obs) - 1)
 
 
-def _cast_storage(array: Any, stype: str) -> Any:
-    """Return a dense array as it is (`mx.nd.cast_storage`)."""
-    if stype != "default":
-        raise OutOfScope("sparse")
-    return array
-
-
 def _nose() -> types.ModuleType:
     """Return `nose.tools`: unittest's assertions under nose's names, and its decorators."""
     case = unittest.TestCase()
@@ -318,7 +313,7 @@ def install(folder: Path) -> None:
     _run_single_ranks_inline()
     scipy.stats.chisquare = _chisquare
     Executor._ctx = property(lambda self: self.plan.options.default)  # type: ignore[attr-defined]
-    symgraph.nd.cast_storage = _cast_storage  # type: ignore[attr-defined]
+    symgraph.nd.cast_storage = symgraph.nd.NDArray.tostype  # type: ignore[attr-defined]
     sys.modules["mxnet"] = _Mxnet("mxnet")
     sys.meta_path.insert(0, _Finder(folder))  # type: ignore[arg-type]
     tools = _nose()

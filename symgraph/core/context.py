@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from symgraph.core.errors import ConfigError
 
 KINDS = ("cpu", "gpu")
+OTHER_MEMORY = {"cpu_pinned": "cpu", "cpu_shared": "cpu"}  # MXNet's names for it on the host
 
 
 @dataclass(frozen=True, order=True, repr=False, init=False)
@@ -27,7 +28,8 @@ class Context:
         """Name a device.
 
         Args:
-            device_type: "cpu" or "gpu", or a device, which is copied.
+            device_type: "cpu" or "gpu", or a device, which is copied. "cpu_pinned" and
+                "cpu_shared" mean "cpu".
             device_id: Its number, from 0.
 
         Raises:
@@ -35,6 +37,7 @@ class Context:
         """
         if isinstance(device_type, Context):
             device_id, device_type = device_type.index, device_type.kind
+        device_type = OTHER_MEMORY.get(device_type, device_type)
         if device_type not in KINDS or type(device_id) is not int or device_id < 0:
             raise ConfigError(_refusal(f"{device_type}({device_id})"))
         object.__setattr__(self, "kind", device_type)

@@ -44,7 +44,7 @@ CODES = (
 
 
 def dtype_name(raw: Any) -> str:
-    """Return the name of a dtype given by name, numpy type or MXNet's number.
+    """Return the name of a dtype given by any name or type of numpy's, or MXNet's number.
 
     numpy itself does not have bfloat16: the package ml_dtypes, imported at the first use of that
     name, adds it.
@@ -59,9 +59,15 @@ def dtype_name(raw: Any) -> str:
     if text == BFLOAT16:
         _load_bfloat16()
         return text
-    if text not in DTYPES:
+    if text in DTYPES:
+        return text
+    try:
+        name = np.dtype(text).name  # "half", "<f4"
+    except TypeError:
+        raise KeyError(text) from None
+    if name not in DTYPES:
         raise KeyError(text)
-    return text
+    return name
 
 
 def _load_bfloat16() -> None:

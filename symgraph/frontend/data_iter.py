@@ -269,8 +269,9 @@ class NDArrayIter(DataIter):
         order = np.arange(self.num_data)
         if self._shuffle:
             order = np.random.default_rng((self._seed, self._epoch)).permutation(self.num_data)
-        self._order = np.concatenate([self._rest, order])
-        self._rest = self._order[:0]
+        #: The numbers of the epoch's samples, in order.
+        self.idx = np.concatenate([self._rest, order])
+        self._rest = self.idx[:0]
         self._at = 0
 
     def hard_reset(self) -> None:
@@ -279,16 +280,16 @@ class NDArrayIter(DataIter):
         self.reset()
 
     def iter_next(self) -> bool:
-        left = len(self._order) - self._at
+        left = len(self.idx) - self._at
         if left < self.batch_size and (left <= 0 or self._handle != "pad"):
             if self._handle == "roll_over":
-                self._rest = self._order[self._at :]
-                self._at = len(self._order)
+                self._rest = self.idx[self._at :]
+                self._at = len(self.idx)
             return False
-        rows = self._order[self._at : self._at + self.batch_size]
+        rows = self.idx[self._at : self._at + self.batch_size]
         self._pad = self.batch_size - len(rows)
         if self._pad:
-            rows = np.concatenate([rows, np.resize(self._order, self._pad)])
+            rows = np.concatenate([rows, np.resize(self.idx, self._pad)])
         self._at += self.batch_size
         self._rows = rows
         return True

@@ -50,6 +50,8 @@ class InitDesc(str):
     attrs: Mapping[str, str]
     #: The network's initializer.
     global_init: Any
+    #: The seed of the values.
+    seed: int
 
     def __new__(
         cls, name: str, attrs: Mapping[str, str] | None = None, global_init: Any = None
@@ -115,13 +117,13 @@ class Initializer:
             return self.fill(name, shape, dtype, seed)
         own = next((n for e, n in _OWN.items() if name.endswith(e) and hasattr(self, n)), None)
         if own is not None:
-            return self._changed(own, name, shape, dtype)
+            return self._changed(own, name, shape, dtype, seed)
         if name.endswith(_ZERO_ENDINGS):
             return np.zeros(shape, dtype)
         if name.endswith(_ONE_ENDINGS):
             return np.ones(shape, dtype)
         if hasattr(self, "_init_default"):
-            return self._changed("_init_default", name, shape, dtype)
+            return self._changed("_init_default", name, shape, dtype, seed)
         known = ", ".join(("weight", *_ZERO_ENDINGS, *_ONE_ENDINGS))
         raise GraphError(
             f"no first values for parameter {name!r}: its name does not end in one of {known}; "
@@ -130,22 +132,44 @@ class Initializer:
 
     def dumps(self) -> str:
         """Write the initializer as JSON `[name, arguments]`, as MXNet does; `create` reads it."""
-        own: dict[str, Any] = getattr(self, "_arguments", {})
-        arguments = own | {f.name: getattr(self, f.name) for f in fields(self)}
-        kind = type(self).__name__.lower()
-        return json.dumps([kind, arguments], default=lambda value: np.asarray(value).tolist())
+        return json.dumps([type(self).__name__.lower(), self._kwargs])
+
+    @property
+    def _kwargs(self) -> dict[str, Any]:
+        """The arguments by MXNet's name for them, as JSON has them."""
+        own = getattr(self, "_arguments", {}) | {
+            f.name: getattr(self, f.name) for f in fields(self)
+        }
+        read: dict[str, Any] = json.loads(json.dumps(own, default=lambda a: np.asarray(a).tolist()))
+        return read
 
     def fill(self, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int) -> Array:
         """Return the values regardless of the name's ending; the name seeds the random numbers."""
-        if not hasattr(self, "_init_weight"):
-            kind = type(self).__name__
-            raise NotImplementedError(f"initializer {kind} has neither fill nor _init_weight")
-        return self._changed("_init_weight", name, shape, dtype)
+        return self._changed("_init_weight", name, shape, dtype, seed)
 
-    def _changed(self, method: str, name: str, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    def __init_subclass__(cls) -> None:
+        """Let a subclass's own `_init_weight` go before the `fill` of the class above it."""
+        if "_init_weight" in vars(cls) and "fill" not in vars(cls):
+            cls.fill = Initializer.fill  # type: ignore[method-assign]
+
+    def _init_weight(self, name: Any, arr: Array) -> None:
+        """Fill an array in place by the nearest `fill`; what a subclass in MXNet's way calls."""
+        for kind in type(self).__mro__:
+            fill = vars(kind).get("fill", Initializer.fill)
+            if fill is not Initializer.fill:
+                seed = getattr(name, "seed", SEEDING.seed)
+                arr[...] = fill(self, str(name), arr.shape, arr.dtype, seed)
+                return
+        kind_name = type(self).__name__
+        raise NotImplementedError(f"initializer {kind_name} has neither fill nor _init_weight")
+
+    def _changed(
+        self, method: str, name: str, shape: Shape, dtype: npt.DTypeLike, seed: int
+    ) -> Array:
         """Return what a method in MXNet's way makes of an array of zeros."""
-        array = np.zeros(shape, dtype)
-        getattr(self, method)(InitDesc(name), array)
+        array, desc = np.zeros(shape, dtype), InitDesc(name)
+        desc.seed = seed
+        getattr(self, method)(desc, array)
         return array
 
 

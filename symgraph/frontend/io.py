@@ -1,5 +1,7 @@
 """The namespace `sg.io`: iterators over batches, as modules read them (MXNet's `mx.io`)."""
 
+from symgraph.core.errors import nearest
+from symgraph.frontend import left_out
 from symgraph.frontend.data_iter import (
     HANDLES,
     DataBatch,
@@ -24,3 +26,8 @@ __all__ = [
     "ResizeIter",
     "describe",
 ]
+
+
+def __getattr__(name: str) -> object:
+    left_out.refuse(f"io.{name}")
+    raise AttributeError(f"symgraph.io has no {name!r}; {nearest(name, __all__)}")

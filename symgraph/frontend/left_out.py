@@ -14,7 +14,9 @@ PAGE = "docs/from_mxnet.md, 'Left out on purpose'"
 TRAIN = "build the network with sym and train it with mod.Module"
 IMAGES = "read and augment images with a library such as Pillow, and give arrays to io.NDArrayIter"
 LEFT_OUT = {
+    **dict.fromkeys(("io.ImageDetRecordIter", "io.ImageRecordIter", "recordio"), IMAGES),
     "autograd": f"gradients are planned before anything runs: {TRAIN}, or bind it",
+    "contrib": "operators are in sym.contrib, ONNX in onnx, 16 bits are Module(precision=)",
     "gluon": f"networks are symbolic: {TRAIN}",
     "image": IMAGES,
     "img": IMAGES,
@@ -22,7 +24,10 @@ LEFT_OUT = {
     "nd.sparse": "arrays are dense",
     "np": "numpy itself works on all arrays here",
     "npx": "the operators are in sym and nd",
+    "profiler": "symgraph.profile measures a network",
     "rtc": "write an operator with symgraph.operator",
+    "sym.sparse": "arrays are dense",
+    "test_utils": "numpy.testing compares arrays",
 }
 
 

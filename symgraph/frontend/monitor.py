@@ -54,7 +54,7 @@ class Monitor:
                 root of the number of elements.
             pattern: A regular expression that names of values begin with.
             sort: Whether results are in the order of names.
-            monitor_all: Whether inputs of the network are shown as nodes compute them, too.
+            monitor_all: Whether what each node reads is shown, too, as `<node>_<input>`.
         """
         self.interval, self.sort, self.monitor_all = interval, sort, monitor_all
         self.stat_func = root_mean_square if stat_func is None else stat_func

@@ -27,6 +27,7 @@ from symgraph.frontend.ndarray import (
     call_operator,
     on_arrays,
     on_context,
+    require_dense,
 )
 from symgraph.frontend.params_file import read_arrays, write_arrays
 
@@ -68,9 +69,14 @@ def full(
 
 
 def zeros(
-    shape: int | Shape, ctx: Context | None = None, dtype: Any = None, out: Any = None
+    shape: int | Shape,
+    ctx: Context | None = None,
+    dtype: Any = None,
+    stype: str | None = None,
+    out: Any = None,
 ) -> NDArray:
-    """Make an array of zeros (`mx.nd.zeros`)."""
+    """Make an array of zeros (`mx.nd.zeros`); its storage type is "default", dense."""
+    require_dense(stype)
     return full(shape, 0, ctx, dtype, out)
 
 
@@ -165,17 +171,19 @@ ARITHMETIC = {
 }
 
 
-def _arithmetic(name: str) -> Callable[[Any, Any], NDArray]:
+def _arithmetic(name: str) -> Callable[[Any, Any], Any]:
     function = ARITHMETIC[name]
 
-    def compute(lhs: Any, rhs: Any) -> NDArray:
+    def compute(lhs: Any, rhs: Any) -> Any:
         array = lhs if isinstance(lhs, np.ndarray) else rhs
+        if not isinstance(array, np.ndarray):
+            return function(lhs, rhs).item()  # of two numbers, a number
         found = np.asarray(function(lhs, rhs))
         kind = array.dtype if found.dtype == bool else found.dtype  # comparisons are not booleans
         return on_context(found.astype(kind), getattr(array, "context", None))
 
     compute.__name__ = compute.__qualname__ = name
-    compute.__doc__ = f"Compute `numpy.{function.__name__}` in the dtype of the arrays."
+    compute.__doc__ = f"Compute `numpy.{function.__name__}` in the dtype of the arrays, or numbers."
     return compute
 
 
@@ -184,17 +192,19 @@ BROADCASTING = ("maximum", "minimum", "power", "logical_and", "logical_or", "log
 BROADCASTS = {"modulo": "mod", **{name: name for name in BROADCASTING}}
 
 
-def _broadcasting(name: str) -> Callable[[Any, Any], NDArray]:
+def _broadcasting(name: str) -> Callable[[Any, Any], Any]:
     operator = f"broadcast_{BROADCASTS[name]}"
 
-    def compute(lhs: Any, rhs: Any) -> NDArray:
+    def compute(lhs: Any, rhs: Any) -> Any:
+        if not isinstance(lhs, np.ndarray) and not isinstance(rhs, np.ndarray):
+            return getattr(np, BROADCASTS[name])(lhs, rhs).item()
         kind = lhs.dtype if isinstance(lhs, np.ndarray) else rhs.dtype
         pair = [a if isinstance(a, np.ndarray) else np.full(1, a, kind) for a in (lhs, rhs)]
         made: NDArray = call_operator(operator, *pair)
         return made
 
     compute.__name__ = compute.__qualname__ = name
-    compute.__doc__ = f"Compute `{operator}` of two arrays, or of an array and a number."
+    compute.__doc__ = f"Compute `{operator}` of two arrays, or of numbers."
     return compute
 
 

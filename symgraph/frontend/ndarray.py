@@ -22,7 +22,7 @@ from symgraph.core.reference import evaluate
 from symgraph.core.registry import Env, find
 from symgraph.core.seeding import SEEDING
 from symgraph.core.types import Array, dtype_name
-from symgraph.frontend import sym
+from symgraph.frontend import left_out, sym
 from symgraph.frontend.lower import lower
 from symgraph.frontend.symbol import FLUENT, Symbol
 from symgraph.ops.movement import TRIAL
@@ -95,6 +95,11 @@ class NDArray(np.ndarray[Any, np.dtype[Any]]):
     def stype(self) -> str:
         """The storage type: always "default", a dense array."""
         return "default"
+
+    def tostype(self, stype: str) -> NDArray:
+        """Return the array itself, since it is dense; AttributeError for another storage type."""
+        require_dense(stype)
+        return self
 
     def as_in_context(self, context: Context) -> NDArray:
         """Return the array itself if it is of that device, else a copy for it."""
@@ -189,6 +194,12 @@ def array(source: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray
     """
     kind = dtype or (source.dtype if isinstance(source, NDArray) else "float32")
     return on_context(np.array(source, dtype_name(kind), order="C"), ctx)
+
+
+def require_dense(stype: str | None) -> None:
+    """Raise AttributeError for a storage type of sparse arrays."""
+    if stype not in (None, "default"):
+        left_out.refuse("nd.sparse")
 
 
 # -- operators -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from symgraph.core.registry import ALIASES, OPS
 from symgraph.core.tags import hide
 from symgraph.core.types import CODES, Shape
 from symgraph.frontend import comm as comm
-from symgraph.frontend import sym_random
+from symgraph.frontend import left_out, sym_random
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.control_flow import foreach
 from symgraph.frontend.infer import dtype_of, shape_of
@@ -199,6 +199,7 @@ _internal = sys.modules[__name__]  # MXNet's place for operators that begin with
 
 
 def __getattr__(name: str) -> Callable[..., Symbol]:
+    left_out.refuse(f"sym.{name}")
     if name not in OPS and name not in ALIASES:
         public = [n for n in (*OPS, *ALIASES) if not n.startswith("_")]
         raise AttributeError(f"symgraph.sym has no operator {name!r}; {nearest(name, public)}")

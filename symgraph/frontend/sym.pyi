@@ -1444,21 +1444,24 @@ def linalg_makediag(
 
 def linalg_potrf(
     A: Symbol | None = None,
+    lower: bool = True,
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
     r"""The lower triangular L with L L' = A, for symmetric positive definite matrices A, of
-    which the lower triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
+    which the lower triangle is read; with lower=False the upper U with U' U = A, and the
+    upper triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
 
 def linalg_potri(
     A: Symbol | None = None,
+    lower: bool = True,
     *,
     name: str | None = None,
     attr: Mapping[str, str] | None = None,
 ) -> Symbol:
-    r"""The inverse of A A' for lower triangular matrices A, which potrf returns. MXNet
-    _linalg_potri."""
+    r"""The inverse of A A' for lower triangular matrices A, which potrf returns, or of A' A for
+    upper ones with lower=False. MXNet _linalg_potri."""
 
 def linalg_sumlogdiag(
     A: Symbol | None = None,
@@ -2838,21 +2841,24 @@ class _linalg:
     @staticmethod
     def potrf(
         A: Symbol | None = None,
+        lower: bool = True,
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
     ) -> Symbol:
         r"""The lower triangular L with L L' = A, for symmetric positive definite matrices A, of
-        which the lower triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
+        which the lower triangle is read; with lower=False the upper U with U' U = A, and the
+        upper triangle is read. The gradient is symmetric. MXNet _linalg_potrf."""
     @staticmethod
     def potri(
         A: Symbol | None = None,
+        lower: bool = True,
         *,
         name: str | None = None,
         attr: Mapping[str, str] | None = None,
     ) -> Symbol:
-        r"""The inverse of A A' for lower triangular matrices A, which potrf returns. MXNet
-        _linalg_potri."""
+        r"""The inverse of A A' for lower triangular matrices A, which potrf returns, or of A' A for
+        upper ones with lower=False. MXNet _linalg_potri."""
     @staticmethod
     def sumlogdiag(
         A: Symbol | None = None,

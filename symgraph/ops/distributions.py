@@ -94,12 +94,15 @@ def gamma_trial(stream: Stream, shape: Array) -> tuple[Array, Array]:
 
 
 def standard_gamma(stream: Stream, shape: Any) -> Array:
-    """Draw for a scale of 1; shapes below 1 by a power of a number drawn for shape + 1."""
+    """Draw for a scale of 1; shapes below 1 by a power of a number drawn for shape + 1.
+
+    A shape of 0 gives 0.
+    """
     xp = stream.xp
     shape = xp.asarray(shape, "float64")
     small = shape < 1
     drawn = accepted(stream, gamma_trial, shape + small)
-    power = xp.where(small, 1 / shape, 0.0)
+    power = xp.where(small, 1 / xp.maximum(shape, TINY), 0.0)
     lowered: Array = drawn * stream.child("power").above_zero() ** power
     return lowered
 

@@ -122,8 +122,11 @@ def register_sample(name: str, draw: of.Draw, spec: dict[str, Param], doc: str) 
             for n, x in zip(spec, given, strict=True)
         }
         for n, x in values.items():
-            spec[n].parse(float(x.min()))  # both ends are within the bounds, or ValueError
-            spec[n].parse(float(x.max()))
+            for end in (float(x.min()), float(x.max())):
+                try:
+                    spec[n].parse(end)
+                except ValueError:
+                    raise ValueError(f"{n} has {end:g}, not a valid {spec[n].kind}") from None
         return draw(stream_of(env, a, shape), values).astype(a["dtype"] or given[0].dtype)
 
     register(
@@ -160,7 +163,7 @@ for name, draw, spec, doc in (
     (
         "gamma",
         of.gamma_values,
-        {"alpha": bounded(0, default=1.0), "beta": bounded(0, default=1.0)},
+        {"alpha": bounded(0, closed=True, default=1.0), "beta": bounded(0, default=1.0)},
         "Numbers of the gamma distribution with shape alpha and scale beta",
     ),
     (

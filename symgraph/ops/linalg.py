@@ -280,10 +280,25 @@ register(
 # -- Cholesky's decomposition ----------------------------------------------------------------------
 
 
+LOWER = {"lower": params.boolean(True)}
+
+
+def as_lower(x: Ref, a: Attrs) -> Ref:
+    """Return lower triangular matrices as they are, and upper ones transposed; or back."""
+    return x if a["lower"] else apply("SwapAxis", x, dim1=-1, dim2=-2)
+
+
+def potrf(env: Env, a: Attrs, x: Array) -> Any:
+    """Decompose matrices, of which numpy reads the lower triangle."""
+    if a["lower"]:
+        return env.xp.linalg.cholesky(x)
+    return env.xp.linalg.cholesky(x.swapaxes(-1, -2)).swapaxes(-1, -2).copy()
+
+
 def potrf_grad(c: Call) -> Sequence[Ref]:
     """Return a symmetric gradient (Murray, "Differentiation of the Cholesky decomposition")."""
-    factor = c.y[0]
-    inner = apply("_mirror", gemm2(factor, c.gy, True))
+    factor = as_lower(c.y[0], c.attrs)
+    inner = apply("_mirror", gemm2(factor, as_lower(c.gy, c.attrs), True))
     right = apply("_linalg_trsm", factor, inner, rightside=True, alpha=0.5)
     return (apply("_linalg_trsm", factor, right, transpose=True),)
 
@@ -312,27 +327,31 @@ register(
     name="_linalg_potrf",
     inputs=("A",),
     shape=square_shape,
-    compute=lambda env, a, x: env.xp.linalg.cholesky(x),
+    compute=potrf,
     grad=potrf_grad,
     flops=lambda attrs, ins, outs: cube(ins) // 3,
     dtype=floats,
     batch=apart(elementwise),
+    params=LOWER,
     reads_on_host=True,
     aliases=("linalg_potrf",),
     doc="The lower triangular L with L L' = A, for symmetric positive definite matrices A, of "
-    "which the lower triangle is read. The gradient is symmetric. MXNet _linalg_potrf.",
+    "which the lower triangle is read; with lower=False the upper U with U' U = A, and the upper "
+    "triangle is read. The gradient is symmetric. MXNet _linalg_potrf.",
 )
 
 
 def potri(env: Env, a: Attrs, x: Array) -> Any:
-    inverse = env.xp.linalg.inv(triangle(env.xp, x, True))
-    return env.xp.matmul(inverse.swapaxes(-1, -2), inverse)
+    inverse = env.xp.linalg.inv(triangle(env.xp, x, a["lower"]))
+    pair = inverse.swapaxes(-1, -2), inverse
+    return env.xp.matmul(*pair) if a["lower"] else env.xp.matmul(*reversed(pair))
 
 
 def potri_grad(c: Call) -> Sequence[Ref]:
     both = c.gy + apply("SwapAxis", c.gy, dim1=-1, dim2=-2)
-    inner = apply("_linalg_trsm", c.x[0], gemm2(c.y[0], both), transpose=True, rightside=True)
-    return (apply("_triangle", inner * -1.0),)
+    factor = as_lower(c.x[0], c.attrs)
+    inner = apply("_linalg_trsm", factor, gemm2(c.y[0], both), transpose=True, rightside=True)
+    return (as_lower(apply("_triangle", inner * -1.0), c.attrs),)
 
 
 register(
@@ -344,10 +363,11 @@ register(
     flops=lambda attrs, ins, outs: 2 * cube(ins),
     dtype=floats,
     batch=apart(elementwise),
+    params=LOWER,
     reads_on_host=True,
     aliases=("linalg_potri",),
-    doc="The inverse of A A' for lower triangular matrices A, which potrf returns. MXNet "
-    "_linalg_potri.",
+    doc="The inverse of A A' for lower triangular matrices A, which potrf returns, or of A' A for "
+    "upper ones with lower=False. MXNet _linalg_potri.",
 )
 
 

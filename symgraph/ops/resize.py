@@ -183,6 +183,8 @@ def blocks_shape(
             return ins, outs
         out = unify(site, forth(block, data), outs[0], "output shapes")
         assert out is not None
+        if any(n and not made for n, made in zip(data, out, strict=True)):
+            site.fail(f"data of shape {data} does not fit whole blocks (block_size={block})")
         again = back(block, out)
         return [expect(site, "data", data, again, f"(block_size={block})")], [out]
 

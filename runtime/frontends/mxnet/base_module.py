@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from runtime.backends.device.arrays import on_host
-from runtime.frontends.mxnet.arguments import as_batch
+from runtime.frontends.mxnet.arguments import as_batch, descriptions
 from symgraph.core.batch_layout import Layout, Split
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend import metric
 from symgraph.frontend.callback import BatchEnd, BatchEndParam
 from symgraph.frontend.init import AnyInitializer, Uniform
-from symgraph.frontend.io import DataBatch, DataIter
+from symgraph.frontend.io import DataBatch, DataDesc, DataIter
 from symgraph.frontend.kvstore import KVStore
 from symgraph.frontend.metric import EvalMetric
 from symgraph.frontend.monitor import Monitor
@@ -45,11 +45,26 @@ def per_context(arrays: list[Any], merged: bool) -> list[Any]:
     return arrays if merged else [[array] for array in arrays]
 
 
-class BaseModule(ABC):
+class BaseModule:
     """What modules of all kinds have: loops over the batches of data iterators (MXNet BaseModule).
 
     A kind of module says how it is bound, and how it computes a batch forward and backward.
     """
+
+    if TYPE_CHECKING:
+
+        @property
+        def binded(self) -> bool:
+            """Whether it is bound to shapes."""
+
+        @property
+        def for_training(self) -> bool:
+            """Whether it is bound for training."""
+
+    else:  # what a user's own module sets, as with MXNet
+        binded = for_training = inputs_need_grad = False
+        params_initialized = optimizer_initialized = False
+    _symbol: Symbol | None = None
 
     def __init__(self, logger: Any = logging) -> None:
         """logger: where `fit` logs."""
@@ -67,34 +82,23 @@ class BaseModule(ABC):
     @property
     def symbol(self) -> Symbol | None:
         """The network; None for a module that is not made of one."""
-        return None
+        return self._symbol
 
     @property
-    @abstractmethod
-    def binded(self) -> bool:
-        """Whether it is bound to shapes."""
-
-    @property
-    @abstractmethod
-    def for_training(self) -> bool:
-        """Whether it is bound for training."""
-
-    @property
-    @abstractmethod
     def data_names(self) -> list[str]:
         """The names of the inputs."""
+        raise _missing(self, "data_names")
 
     @property
-    @abstractmethod
     def output_names(self) -> list[str]:
         """The names of the outputs."""
+        raise _missing(self, "output_names")
 
     @property
-    @abstractmethod
     def output_shapes(self) -> list[tuple[str, Any]]:
         """(name, shape) of each output."""
+        raise _missing(self, "output_shapes")
 
-    @abstractmethod
     def bind(
         self,
         data_shapes: Sequence[Any],
@@ -106,8 +110,8 @@ class BaseModule(ABC):
         grad_req: str | Sequence[str] | Mapping[str, str] = "write",
     ) -> None:
         """Prepare for batches of these shapes."""
+        raise _missing(self, "bind")
 
-    @abstractmethod
     def init_params(
         self,
         initializer: AnyInitializer | None = Uniform(0.01),  # noqa: B008
@@ -118,8 +122,8 @@ class BaseModule(ABC):
         allow_extra: bool = False,
     ) -> None:
         """Set first values of parameters: the given ones, and the initializer's for the rest."""
+        raise _missing(self, "init_params")
 
-    @abstractmethod
     def init_optimizer(
         self,
         kvstore: Store = "local",
@@ -128,43 +132,57 @@ class BaseModule(ABC):
         force_init: bool = False,
     ) -> None:
         """Choose the optimizer, by name or as an object; one that is chosen stays."""
+        raise _missing(self, "init_optimizer")
 
-    @abstractmethod
     def get_params(self) -> tuple[Params, Params]:
         """Copy (parameters, auxiliary states), by name."""
+        raise _missing(self, "get_params")
 
-    @abstractmethod
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Compute the outputs of a batch."""
+        raise _missing(self, "forward")
 
-    @abstractmethod
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last forward."""
+        raise _missing(self, "backward")
 
-    @abstractmethod
     def update(self) -> None:
         """Change the parameters by the gradients."""
+        raise _missing(self, "update")
 
-    @abstractmethod
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
         """The outputs of the last batch."""
+        raise _missing(self, "get_outputs")
 
-    @abstractmethod
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """The gradients of the inputs."""
+        raise _missing(self, "get_input_grads")
 
-    @abstractmethod
+    @property
+    def data_shapes(self) -> list[DataDesc]:
+        """The inputs as they were bound."""
+        raise _missing(self, "data_shapes")
+
+    @property
+    def label_shapes(self) -> list[DataDesc]:
+        """The labels as they were bound."""
+        return []
+
     def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """Tell where the samples of the last batch lie.
+        """Tell where the samples of the last batch lie: by default, along all first axes.
 
         Returns:
             The batch's size; its layout in each output; its axis in each label, in the batch's
             order, or None for a label that is not read.
         """
+        size = descriptions("data_shapes", self.data_shapes)[0].shape[0]
+        layouts: list[Layout] = [Split(0) for _ in self.output_names]
+        labels = descriptions("label_shapes", self.label_shapes)
+        return size, layouts, {label.name: 0 for label in labels}
 
-    @abstractmethod
     def install_monitor(self, mon: Monitor) -> None:
         """Let a monitor see every pass."""
+        raise _missing(self, "install_monitor")
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -259,7 +277,7 @@ class BaseModule(ABC):
             if monitor is not None:
                 monitor.tic()
             self.train_batch(data_batch)
-            self.update_metric(shown, as_batch(data_batch).label)
+            self.update_metric(shown, getattr(data_batch, "label", None) or ())
             if monitor is not None:
                 monitor.toc_print()
             for callback in callbacks:
@@ -304,7 +322,7 @@ class BaseModule(ABC):
         count = 0
         for nbatch, batch in self._batches(eval_data, num_batch, reset):
             self.forward(batch, is_train=False)
-            self.update_metric(shown, batch.label, batch.pad)
+            show_batch(self, shown, batch.label, batch.pad)
             for callback in _listed(batch_end_callback):
                 callback(BatchEndParam(epoch, nbatch, shown, locals()))
             count = nbatch + 1
@@ -384,7 +402,6 @@ class BaseModule(ABC):
 
     # -- the end -------------------------------------------------------------------------------
 
-    @abstractmethod
     def close(self) -> None:
         """End the module's threads; it cannot run afterwards."""
 
@@ -393,6 +410,21 @@ class BaseModule(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _missing(module: BaseModule, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(module).__name__} has no {what}")
+
+
+def show_batch(module: BaseModule, shown: EvalMetric, labels: Sequence[Any], pad: int) -> None:
+    """Show a module's last batch to a metric.
+
+    A user's own `update_metric` has MXNet's arguments: it counts the samples that pad a batch.
+    """
+    if "pad" in signature(module.update_metric).parameters:
+        module.update_metric(shown, labels, pad)
+    else:
+        module.update_metric(shown, labels)
 
 
 def _without(array: Array, layout: Layout, batch: int, pad: int) -> Array:

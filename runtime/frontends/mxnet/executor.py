@@ -262,7 +262,7 @@ class Executor:
 
         Args:
             callback: Called with (name, array) when `forward` begins.
-            monitor_all: Whether arguments are shown as well.
+            monitor_all: Whether what each node reads is shown as well, as `<node>_<input>`.
             active: Asked before each pass whether to show it.
         """
         self._store.watch.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from runtime.transports import ThreadCluster
 from symgraph.core.types import Array
 from symgraph.frontend.ndarray import viewed
 from symgraph.frontend.symbol import Symbol
-from symgraph.frontend.symnode import walk
+from symgraph.frontend.symnode import Entry, SymNode, walk
 
 Callback = Callable[[str, Array], None]
 Active = Callable[[], bool]
@@ -36,7 +37,7 @@ class InternalsWatch(Watch):
     """Shows the values of all nodes of each pass to a function, before the pass runs."""
 
     def __init__(self, callback: Callback, active: Active, *, inputs: bool) -> None:
-        """Show passes while `active` says so; inputs: also the values of arguments."""
+        """Show passes while `active` says so; inputs: also what each node reads."""
         self._callback, self._active, self._inputs = callback, active, inputs
         self._last: tuple[BoundNetwork, BoundNetwork] | None = None
 
@@ -58,14 +59,24 @@ class InternalsWatch(Watch):
             arrays[name][...] = on_host(array)
         seed, step = key
         internals.reader.forward(feeds, train=train, seed=seed, step=step)
-        if self._inputs:
-            for name in network.symbol.list_arguments():
-                self._callback(
-                    name, viewed(np.array(feeds[name] if name in feeds else arrays[name]))
-                )
-        names = internals.symbol.list_outputs()
-        for name, output in zip(names, internals.reader.outputs(), strict=True):
-            self._callback(name, viewed(output))
+        entries, outputs = internals.symbol.entries, internals.reader.outputs()
+        values = dict(zip(entries, outputs, strict=True))
+        for node, found in groupby(values, lambda entry: entry.node):
+            if self._inputs:
+                self._show_inputs(node, {**arrays, **feeds}, values)
+            for name, entry in zip(node.outputs, found, strict=True):
+                self._callback(name, viewed(values[entry]))
+
+    def _show_inputs(
+        self, node: SymNode, given: Mapping[str, Array], values: Mapping[Entry, Array]
+    ) -> None:
+        """Show what a node reads, as `<node>_<input>`, and a variable by its own name as well."""
+        for entry, word in zip(node.inputs, node.input_names, strict=True):
+            variable = entry.node.op is None
+            value = viewed(np.array(given[entry.node.name] if variable else values[entry]))
+            if variable:
+                self._callback(entry.node.name, value)
+            self._callback(f"{node.name}_{word}", value)
 
     def _internals(self, network: BoundNetwork) -> BoundNetwork:
         """The network of the internals of the one that ran last, planned when it is new."""

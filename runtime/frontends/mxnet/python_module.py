@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from runtime.frontends.mxnet.base_module import (
     Store,
     per_context,
 )
-from symgraph.core.batch_layout import Layout, Split
 from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend.init import AnyInitializer, Uniform
@@ -51,22 +49,6 @@ class PythonModule(BaseModule):
         self._data_shapes: list[DataDesc] = []
         self._label_shapes: list[DataDesc] = []
         self._output_shapes: list[tuple[str, Any]] = []
-        self._for_training = self._inputs_need_grad = False
-
-    @property
-    def binded(self) -> bool:
-        """Whether it is bound to shapes."""
-        return bool(self._data_shapes)
-
-    @property
-    def for_training(self) -> bool:
-        """Whether it is bound for training."""
-        return self._for_training
-
-    @property
-    def inputs_need_grad(self) -> bool:
-        """Whether it is bound for gradients of the inputs."""
-        return self._inputs_need_grad
 
     @property
     def data_names(self) -> list[str]:
@@ -117,12 +99,13 @@ class PythonModule(BaseModule):
         if labels:
             require_names("label_shapes", labels, self._label_names)
         self._data_shapes, self._label_shapes = data, labels
-        self._for_training, self._inputs_need_grad = for_training, inputs_need_grad
+        flags = {"for_training": for_training, "inputs_need_grad": inputs_need_grad}
+        vars(self).update(binded=True, **flags)
         self._output_shapes = self._compute_output_shapes()
 
-    @abstractmethod
     def _compute_output_shapes(self) -> list[tuple[str, Any]]:
         """(name, shape) of each output, for the bound inputs."""
+        raise NotImplementedError(f"{type(self).__name__} has no _compute_output_shapes")
 
     def init_params(
         self,
@@ -151,17 +134,8 @@ class PythonModule(BaseModule):
     def update(self) -> None:
         """Do nothing, since there are no parameters."""
 
-    def samples(self) -> tuple[int, list[Layout], dict[str, int | None]]:
-        """See BaseModule: samples lie along the first axis of everything."""
-        size = self._data_shapes[0].shape[0]
-        layouts: list[Layout] = [Split(0) for _ in self._output_names]
-        return size, layouts, dict.fromkeys(self._label_names, 0)
-
     def install_monitor(self, mon: Monitor) -> None:
         """Do nothing, since there is no network to look into."""
-
-    def close(self) -> None:
-        """Do nothing, since there are no threads."""
 
 
 class PythonLossModule(PythonModule):

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from runtime.frontends.mxnet.arguments import as_batch, descriptions
-from runtime.frontends.mxnet.base_module import RATE, BaseModule, Params, Settings, Store
+from runtime.frontends.mxnet.base_module import (
+    RATE,
+    BaseModule,
+    Params,
+    Settings,
+    Store,
+    show_batch,
+)
 from symgraph.core.batch_layout import Layout
 from symgraph.core.errors import ConfigError, GraphError, RunError
 from symgraph.frontend.init import AnyInitializer, Uniform
@@ -42,7 +49,7 @@ class SequentialModule(BaseModule):
         """Make an empty row; logger: where `fit` logs."""
         super().__init__(logger)
         self._parts: list[Part] = []
-        self._bound = self._ready = False
+        self._bound = self._ready = self.optimizer_initialized = False
         self._labels: list[DataDesc] = []
 
     def add(
@@ -58,7 +65,7 @@ class SequentialModule(BaseModule):
         if not isinstance(module, BaseModule):
             raise TypeError(f"a SequentialModule has modules, not {module!r}")
         self._parts.append(Part(module, take_labels, auto_wiring))
-        self._bound = self._ready = False
+        self._bound = self._ready = self.optimizer_initialized = False
         return self
 
     # -- names and shapes ----------------------------------------------------------------------
@@ -151,7 +158,7 @@ class SequentialModule(BaseModule):
                 grad_req=grad_req,
             )
             data = [DataDesc(name, shape) for name, shape in module.output_shapes]
-        self._bound = True
+        self._bound, self.inputs_need_grad = True, inputs_need_grad
 
     def init_params(
         self,
@@ -195,6 +202,7 @@ class SequentialModule(BaseModule):
         """Choose the optimizer of every module."""
         for part in self._require_parts():
             part.module.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
+        self.optimizer_initialized = True
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -238,7 +246,7 @@ class SequentialModule(BaseModule):
         """Show the labels to a metric, with the outputs of each module that takes them."""
         for part in self._parts:
             if part.take_labels:
-                part.module.update_metric(eval_metric, labels, pad)
+                show_batch(part.module, eval_metric, labels, pad)
 
     def install_monitor(self, mon: Monitor) -> None:
         """Let a monitor see every pass of every module."""

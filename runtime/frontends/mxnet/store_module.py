@@ -420,7 +420,7 @@ class StoreModule(BaseModule):
         Args:
             callback: Called with (name, array) before a pass that trains and updates, and with
                 other passes.
-            monitor_all: Whether inputs are shown as well.
+            monitor_all: Whether what each node reads is shown as well, as `<node>_<input>`.
             active: Asked before each pass whether to show it.
         """
         self._store.watch.close()

@@ -48,6 +48,8 @@ class Optimizer:
     """
 
     DEFAULT_RATE: ClassVar[float] = 0.01
+    #: Whether the float32 copy of multi_precision is last in a state, as in MXNet's of some.
+    COPY_LAST: ClassVar[bool] = False
 
     #: The learning rate; it replaces the `base_lr` of a scheduler. None: the scheduler's, or else
     #: DEFAULT_RATE.
@@ -227,14 +229,22 @@ class Optimizer:
         if not self._keeps_copy(weight):
             return self.create_state(index, weight)
         copy = weight.astype("float32")
-        return copy, self.create_state(index, copy)
+        inner = self.create_state(index, copy)
+        return (inner, copy) if self.COPY_LAST else (copy, inner)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Call `update`, on the copy that `create_state_multi_precision` has made if it has."""
+        """Call `update`, on the copy that `create_state_multi_precision` has made if it has.
+
+        Several weights, gradients and states may be given, with a list of their indices.
+        """
+        if isinstance(index, (list, tuple)):
+            for one in zip(index, weight, grad, state, strict=True):
+                self.update_multi_precision(*one)
+            return
         if not self._keeps_copy(weight):
             self.update(index, weight, grad, state)
             return
-        copy, inner = state
+        copy, inner = reversed(state) if self.COPY_LAST else state
         self.update(index, copy, grad.astype("float32"), inner)
         weight[:] = copy.astype("float16")
 

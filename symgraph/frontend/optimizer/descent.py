@@ -21,6 +21,7 @@ class SGD(Rule):
     """
 
     DECAY: ClassVar[str] = ADDED
+    COPY_LAST: ClassVar[bool] = True
 
     momentum: float = 0.0
     #: MXNet's choice for sparse gradients; those here are dense.

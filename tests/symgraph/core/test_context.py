@@ -43,4 +43,4 @@ def test_the_current_context_is_that_of_the_innermost_with():
         assert (outer, current_context()) == (cpu(1), gpu(0))
     with Context(outer):
         assert current_context() == cpu(1) == Context("cpu", 1)
-    assert current_context() == cpu(0) == cpu_pinned()
+    assert current_context() == cpu(0) == cpu_pinned() == Context("cpu_pinned")

@@ -89,6 +89,8 @@ def test_operators_take_arrays_where_sym_takes_symbols():
     first, second = mx.nd.split(x, num_outputs=2, axis=1)
     assert (mx.nd.concat(first, second, dim=1) == x).all()
     assert mx.nd.maximum(x, 3).asnumpy().tolist() == [[3, 3], [3, 4]]
+    assert mx.nd.array(x, dtype="half").dtype == "float16"
+    assert (mx.nd.power(0.5, 2), mx.nd.maximum(2, 3), mx.nd.divide(1, 2)) == (0.25, 3, 0.5)
     assert mx.nd.norm(x).shape == mx.nd.sum(x).shape == (1,)
     assert mx.nd.softmax(x, axis=0).context == mx.cpu(0)
     assert mx.nd.divide(x, 2).asnumpy().tolist() == [[0.5, 1], [1.5, 2]]
@@ -187,7 +189,7 @@ def test_hostile_files_are_one_error(tmp_path, array, words):
 # -- what is left out ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["autograd", "gluon", "image"])
+@pytest.mark.parametrize("name", ["autograd", "contrib", "gluon", "image", "recordio"])
 def test_what_is_left_out_names_the_page(name):
     words = rf"symgraph has no {name}: .*docs/from_mxnet\.md, 'Left out on purpose'"
     with pytest.raises(AttributeError, match=words):

@@ -64,20 +64,25 @@ def test_triangular_matrices(transpose, rightside, lower):
         check_op("linalg_trsm", a, b, **given)
 
 
-def test_cholesky_and_inverse():
-    factor = run_op("linalg_potrf", DEFINITE)
-    np.testing.assert_array_equal(factor, np.tril(factor))
-    np.testing.assert_allclose(factor @ factor.swapaxes(1, 2), DEFINITE)
-    inverse = run_op("linalg_potri", factor + np.triu(np.ones((3, 3)), 1))
+@pytest.mark.parametrize("lower_part", [True, False])
+def test_cholesky_and_inverse(lower_part):
+    given = {"lower": lower_part}
+    kept, other = (np.tril, np.triu) if lower_part else (np.triu, np.tril)
+    unread = other(np.ones((3, 3)), 1 if lower_part else -1)
+    factor = run_op("linalg_potrf", kept(DEFINITE) + unread, **given)
+    np.testing.assert_array_equal(factor, kept(factor))
+    pair = (factor, factor.swapaxes(1, 2))[:: 1 if lower_part else -1]
+    np.testing.assert_allclose(np.matmul(*pair), DEFINITE)
+    inverse = run_op("linalg_potri", factor + unread, **given)
     np.testing.assert_allclose(inverse @ DEFINITE, np.broadcast_to(np.eye(3), (4, 3, 3)), atol=1e-9)
-    check_op("linalg_potri", TRIANGLES)
+    check_op("linalg_potri", TRIANGLES if lower_part else TRIANGLES.swapaxes(1, 2), **given)
     x = sym.Variable("x")
     definite = sym.linalg.syrk(x) + sym.linalg.makediag(sym.ones((4, 3), dtype="float64"))
-    graph = lower(sym.linalg.potrf(definite), {"x": (4, 3, 3)}, {"x": "float64"})
+    graph = lower(sym.linalg.potrf(definite, **given), {"x": (4, 3, 3)}, {"x": "float64"})
     check_grads(graph, {"x": SQUARE}, rtol=1e-5)
     check_op("_mirror", SQUARE)
     with pytest.raises(np.linalg.LinAlgError):
-        run_op("linalg_potrf", -DEFINITE)
+        run_op("linalg_potrf", -DEFINITE, **given)
 
 
 def test_diagonals():

@@ -183,3 +183,5 @@ def test_channels_and_blocks(op, shape):
         check_layout(op, [x], [Split(1)], shape[1], (1, shape[1] - 1), block_size=3)
     with pytest.raises(ShapeError, match=r"does not fit .* \(block_size=4\)"):
         op_graph(op, [x], block_size=4)
+    with pytest.raises(ShapeError, match="does not fit whole blocks"):  # not 0 channels
+        op_graph(op, [np.ones((2, 3, 1, 1))], block_size=2)

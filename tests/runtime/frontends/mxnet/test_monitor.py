@@ -49,6 +49,8 @@ def test_every_value_that_an_executor_computes_is_shown():
         executor.set_monitor_callback(lambda name, array: seen.update({name: array}), True)
         executor.forward()
         assert {"data", "fc2_bias"} < {*seen}
+        assert (seen["drop_data"] == seen["tanh_output"]).all()  # what each node reads
+        assert seen["fc1_data"] is seen["data"]
         assert (seen["drop_output"] == seen["tanh_output"]).all()
 
 

@@ -41,6 +41,7 @@ def test_two_modules_in_a_row_learn_what_one_does():
     with row() as two, mx.mod.Module(upper(lower())) as one:
         for module in (one, two):
             module.fit(batches(), batches(), initializer=mx.init.Xavier(), **settings)
+            assert (module.optimizer_initialized, module.inputs_need_grad) == (True, False)
         wanted, found = one.get_params()[0], two.get_params()[0]
         assert wanted.keys() == found.keys()
         for name in wanted:
@@ -83,6 +84,89 @@ def test_a_row_takes_parameters_and_refuses_others():
         twice.bind([("data", (8, 5))])
         with pytest.raises(GraphError, match="modules 0 and 1 both have a 'fc_weight'"):
             twice.init_params()
+
+
+# -- modules of a user's own -----------------------------------------------------------------------
+
+
+class Residual(mx.mod.BaseModule):
+    """A module's outputs plus its inputs, as in MXNet's example stochastic-depth.
+
+    Like that one it has what MXNet asks of a module, and no more.
+    """
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    data_names = property(lambda self: self.inner.data_names)
+    output_names = property(lambda self: self.inner.output_names)
+    data_shapes = property(lambda self: self.inner.data_shapes)
+    label_shapes = property(lambda self: self.inner.label_shapes)
+    output_shapes = property(lambda self: self.inner.output_shapes)
+
+    def bind(self, *args, **kwargs):
+        self.inner.bind(*args, **kwargs)
+        self.binded = True
+
+    def init_params(self, *args, **kwargs):
+        self.inner.init_params(*args, **kwargs)
+
+    def init_optimizer(self, *args, **kwargs):
+        self.inner.init_optimizer(*args, **kwargs)
+
+    def get_params(self):
+        return self.inner.get_params()
+
+    def forward(self, data_batch, is_train=None):
+        self.inner.forward(data_batch, is_train)
+        self.outputs = [
+            x + y for x, y in zip(data_batch.data, self.inner.get_outputs(), strict=True)
+        ]
+
+    def backward(self, out_grads=None):
+        self.inner.backward(out_grads)
+        self.grads = [x + y for x, y in zip(out_grads, self.inner.get_input_grads(), strict=True)]
+
+    def update(self):
+        self.inner.update()
+
+    def update_metric(self, eval_metric, labels):
+        eval_metric.update(labels, self.outputs)
+
+    def get_outputs(self, merge_multi_context=True):
+        return self.outputs
+
+    def get_input_grads(self, merge_multi_context=True):
+        return self.grads
+
+
+def test_a_users_module_with_what_mxnet_asks_for_trains_in_a_row():
+    """It could not even be made: MXNet has defaults where symgraph had abstract methods."""
+
+    def middle(x):
+        return mx.sym.tanh(mx.sym.FullyConnected(x, num_hidden=6, name="fcm"))
+
+    row = mx.mod.SequentialModule()
+    row.add(mx.mod.Module(lower(), label_names=None))
+    residual = Residual(mx.mod.Module(middle(mx.sym.Variable("data")), label_names=None))
+    assert (residual.binded, residual.for_training) == (False, False)
+    row.add(residual, auto_wiring=True)
+    row.add(mx.mod.Module(upper()), take_labels=True, auto_wiring=True)
+    x = lower()
+    settings = {"optimizer_params": {"learning_rate": 0.5}, "num_epoch": 2}
+    with row, mx.mod.Module(upper(x + middle(x))) as one:
+        for each in (one, row):
+            each.fit(batches(), batches(), initializer=mx.init.Xavier(), **settings)
+        for name, wanted in one.get_params()[0].items():
+            np.testing.assert_allclose(row.get_params()[0][name], wanted, rtol=1e-5, atol=1e-6)
+        with pytest.raises(NotImplementedError, match="Residual has no install_monitor"):
+            row.install_monitor(mx.mon.Monitor(1))
+        padded = mx.io.NDArrayIter(np.zeros((12, 6), "float32"), np.zeros(12), 8)
+        assert residual.predict(padded).shape == (12, 6)
+        counted = mx.metric.Accuracy()
+        residual.score(padded, counted)
+        assert counted.num_inst == 16  # as in MXNet: its method is not told of the padding
 
 
 # -- losses in Python ------------------------------------------------------------------------------
