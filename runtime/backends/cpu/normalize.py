@@ -1,12 +1,15 @@
 """Normalisation by channels (BatchNorm) or rows (LayerNorm); passes over a row find it in cache.
 
-Each contiguous row is summed in the data's dtype; the sums of rows are added up in float64.
+Each contiguous row, or some rows together, are summed in the data's dtype; these sums are added
+up in float64.
 """
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rows import by_row
@@ -17,6 +20,7 @@ from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
 
 MIN_RUN = 4  # contiguous elements of a channel; with fewer numpy is faster
+TOGETHER = 64  # rows whose gradients of gamma and beta are summed in the data's dtype
 
 
 @jit_inner_reassoc
@@ -234,20 +238,27 @@ def gradients_of_rows(
     of_gamma: Array,
     of_beta: Array,
 ) -> None:
-    of_gamma[:] = 0
-    of_beta[:] = 0
-    for i in range(len(x)):
-        row, grad, to, center, count = x[i], g[i], of_x[i], mean[i], x.shape[1]
-        total, along = run_slopes(grad, gamma, row, center)
-        rstd = 1 / float(std[i])
-        narrow, shift = to.dtype.type(rstd), to.dtype.type(total / count)
-        slope = to.dtype.type(along * rstd * rstd / count)
-        for j in range(len(to)):
-            to[j] = (grad[j] * gamma[j] - shift - (row[j] - center) * slope) * narrow
+    totals = np.zeros((2, x.shape[1]))
+    for first in range(0, len(x), TOGETHER):
+        of_gamma[:] = 0
+        of_beta[:] = 0
+        for i in range(first, min(first + TOGETHER, len(x))):
+            row, grad, to, center, count = x[i], g[i], of_x[i], mean[i], x.shape[1]
+            total, along = run_slopes(grad, gamma, row, center)
+            rstd = 1 / float(std[i])
+            narrow, shift = to.dtype.type(rstd), to.dtype.type(total / count)
+            slope = to.dtype.type(along * rstd * rstd / count)
+            for j in range(len(to)):
+                to[j] = (grad[j] * gamma[j] - shift - (row[j] - center) * slope) * narrow
+            for j in range(len(of_gamma)):
+                of_gamma[j] += grad[j] * ((row[j] - center) * narrow)
+            for j in range(len(of_beta)):
+                of_beta[j] += grad[j]
         for j in range(len(of_gamma)):
-            of_gamma[j] += grad[j] * ((row[j] - center) * narrow)
-        for j in range(len(of_beta)):
-            of_beta[j] += grad[j]
+            totals[0, j] += of_gamma[j]
+            totals[1, j] += of_beta[j]
+    of_gamma[:] = totals[0]
+    of_beta[:] = totals[1]
 
 
 @kernel("_layer_norm_grad")

@@ -40,6 +40,14 @@ def test_its_gradients(shape, dtype):
     close("_layer_norm_grad", data, gamma, mean, std, grad)
 
 
+def test_sums_over_many_rows_keep_their_digits():
+    data, gamma, _, mean, std, grad = arrays((30_000, 2))
+    grad += 1
+    bound, (_, _, of_beta), _ = bind("_layer_norm_grad", [data, gamma, mean, std, grad])
+    bound.function(*bound.args)
+    np.testing.assert_allclose(of_beta, grad.sum(axis=0, dtype="float64"), rtol=3e-7)
+
+
 def test_data_far_from_zero():
     data = 1000 + numbers((4, 500), "float64")
     ones, zeros = np.ones(500, "float32"), np.zeros(500, "float32")
