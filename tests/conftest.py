@@ -15,8 +15,6 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # xdist sets it for its workers, and what is printed would be folded to fit.
 os.environ.pop("COLUMNS", None)
-# With it, on some CPUs, each command would warn that products are slow.
-os.environ.pop("OPENBLAS_CORETYPE", None)
 
 
 def pytest_addoption(parser):

@@ -1014,8 +1014,8 @@ def broadcast_logical_and(
     lr_mult: float | None = None,
     wd_mult: float | None = None,
 ) -> Symbol:
-    r"""(lhs != 0) * (rhs != 0) element by element, in the inputs' dtype; shapes broadcast. MXNet
-    broadcast_logical_and."""
+    r"""where(lhs == 0, 0, where(rhs == 0, 0, 1)) element by element, in the inputs' dtype;
+    shapes broadcast. MXNet broadcast_logical_and."""
 
 def broadcast_logical_or(
     lhs: Symbol | None = None,
@@ -1026,8 +1026,8 @@ def broadcast_logical_or(
     lr_mult: float | None = None,
     wd_mult: float | None = None,
 ) -> Symbol:
-    r"""(lhs != 0) + (rhs != 0) > 0 element by element, in the inputs' dtype; shapes broadcast.
-    MXNet broadcast_logical_or."""
+    r"""where(lhs == 0, where(rhs == 0, 0, 1), 1) element by element, in the inputs' dtype;
+    shapes broadcast. MXNet broadcast_logical_or."""
 
 def broadcast_logical_xor(
     lhs: Symbol | None = None,
@@ -1038,8 +1038,8 @@ def broadcast_logical_xor(
     lr_mult: float | None = None,
     wd_mult: float | None = None,
 ) -> Symbol:
-    r"""(lhs != 0) != (rhs != 0) element by element, in the inputs' dtype; shapes broadcast.
-    MXNet broadcast_logical_xor."""
+    r"""where(lhs == 0, where(rhs == 0, 0, 1), where(rhs == 0, 1, 0)) element by element, in the
+    inputs' dtype; shapes broadcast. MXNet broadcast_logical_xor."""
 
 def broadcast_maximum(
     lhs: Symbol | None = None,

@@ -142,9 +142,9 @@ COMPARISONS = {
     "lesser_equal": "<=",
 }
 LOGIC = {  # 1 or 0, in the inputs' dtype
-    "logical_and": "(x != 0) * (y != 0)",
-    "logical_or": "(x != 0) + (y != 0) > 0",
-    "logical_xor": "(x != 0) != (y != 0)",
+    "logical_and": "where(x == 0, 0, where(y == 0, 0, 1))",
+    "logical_or": "where(x == 0, where(y == 0, 0, 1), 1)",
+    "logical_xor": "where(x == 0, where(y == 0, 0, 1), where(y == 0, 1, 0))",
 }
 BINARY: Mapping[str, Binary] = {
     "add": Binary("x + y", lambda c, f: (c.gy, c.gy), linear, in_place=EITHER),

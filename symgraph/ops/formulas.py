@@ -39,10 +39,18 @@ def special(x: Array, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {  # those that array modules do not have
+def where(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
+    """Choose by a condition that may be a number, which CuPy's function does not take."""
+    if isinstance(condition, bool | np.bool_):
+        return yes if condition else no
+    return xp.where(condition, yes, no)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {  # instead of array modules'
     "sigmoid": sigmoid,
     "softrelu": lambda xp, x: xp.logaddexp(x, 0),
     "erf": lambda xp, x: special(x, "erf")(x),
+    "where": where,
 }
 
 
