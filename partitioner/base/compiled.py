@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,9 +68,30 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
                 setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010  (numba makes it by name)
             made = numba.njit(cache=folder is not None, **options)(function)
         _take_literals_as_numbers(made)
+        _name_code_by_key(made)
         return made
 
     return decorate
+
+
+def _name_code_by_key(function: Any) -> None:
+    """Let each version of a function have a file of its own in the cache, whoever saves it.
+
+    numba numbers them: processes that compile versions for other types at the same time took one
+    number for both, and the code of one was run on the arrays of the other.
+    """
+    file = getattr(function._cache, "_cache_file", None)
+    if file is None:  # without a cache
+        return
+
+    def save(key: Any, data: Any) -> None:
+        types, processor, (_, constants) = key  # the code's own hash would leave files behind
+        name = sha256(repr((types, processor, constants)).encode()).hexdigest()[:20]
+        data_name = f"{file._index_name.removesuffix('.nbi')}.{name}.nbc"
+        file._save_data(data_name, data)
+        file._save_index({**file._load_index(), key: data_name})
+
+    file.save = save
 
 
 def _take_literals_as_numbers(function: Any) -> None:

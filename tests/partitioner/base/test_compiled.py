@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from partitioner.base.compiled import compiled
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = """\
 import logging
@@ -83,3 +85,19 @@ def test_a_setting_with_which_numba_fails_is_named(setting, value):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"symgraph: error: {setting}")
     assert done.stderr.count("\n") == 1
+
+
+@compiled()
+def twice(x):
+    return 2 * x
+
+
+def test_processes_that_compile_at_the_same_time_have_files_of_their_own():
+    """Neither has seen the other's entry; else the code for one would run on the other's types."""
+    file, found = twice._cache._cache_file, []
+    for number in (1, 1.5):
+        file.flush()
+        assert twice(number) == 2 * number
+        found.append({*file._load_index().values()})
+    assert [*map(len, found)] == [1, 1]
+    assert found[0].isdisjoint(found[1])
