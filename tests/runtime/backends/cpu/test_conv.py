@@ -143,11 +143,13 @@ def test_calls_of_two_threads_do_not_meet():
     given = {"num_filter": 16, "no_bias": True, **attrs}
     calls = [bind("Convolution", (k * x, weight), **given) for k in (1, 2)]
     places: list[int] = []
+    both = threading.Barrier(2, timeout=60)  # another thread may get the memory of one that has ended
 
     def run(bound):
         for _ in range(20):
             bound.function(*bound.args)
         places.append(SCRATCH.arrays(np.dtype("float32"), (1,))[0].ctypes.data)
+        both.wait()
 
     threads = [threading.Thread(target=run, args=(bound,)) for bound, _, _ in calls]
     for thread in threads:
