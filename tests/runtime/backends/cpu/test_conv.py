@@ -143,7 +143,7 @@ def test_calls_of_two_threads_do_not_meet():
     given = {"num_filter": 16, "no_bias": True, **attrs}
     calls = [bind("Convolution", (k * x, weight), **given) for k in (1, 2)]
     places: list[int] = []
-    both = threading.Barrier(2, timeout=60)  # another thread may get the memory of one that has ended
+    both = threading.Barrier(2, timeout=60)  # memory of a thread that has ended may be another's
 
     def run(bound):
         for _ in range(20):
