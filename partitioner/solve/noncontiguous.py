@@ -40,6 +40,8 @@ def place_noncontiguous(problem: Problem, budget: Budget) -> Solution | None:
     core = reduced(elements(problem, contiguous=False))
     core = reduced(join_uncuttable(core, largest(problem, best)))
     ways = math.prod(len(devices) for devices in options(core))
+    if not ways:  # what must be together in a better placement has no device: there is none
+        return solution(problem, best, largest(problem, best), "noncontiguous")
     if ways <= MOST_TRIED and ways <= budget.steps:
         found = core.assignment(try_all(core, core.devices(best)))
         floor = max(floor, largest(problem, found))

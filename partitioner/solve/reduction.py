@@ -103,9 +103,9 @@ def join_uncuttable(core: Elements, bound: float) -> Elements:
     """Join what no placement below the bound can cut.
 
     A net that is cut has parts on two devices or more, and each of them pays for the net and for at
-    least one of its elements.
+    least one of its elements. What a placement at the bound cuts stays apart, whatever is rounded.
     """
-    counts = np.array([kind.count for kind in core.kinds])
+    counts, bound = np.array([kind.count for kind in core.kinds]), bound * (1 + 1e-12)
     while math.isfinite(bound):
         pairs = [
             (held[0], v)

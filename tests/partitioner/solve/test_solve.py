@@ -21,6 +21,7 @@ from partitioner.solve import (
     Transfer,
     contiguous,
     evaluate,
+    noncontiguous,
     published,
     solve,
     violations,
@@ -392,6 +393,16 @@ def test_without_order_is_never_worse_than_contiguous():
         anywhere = solve(problem, "noncontiguous", time_limit=2)
         assert anywhere.max_load <= contiguous.max_load
         assert anywhere.lower_bound <= contiguous.max_load
+
+
+def test_the_start_is_the_best_if_what_must_be_together_has_no_device(monkeypatch):
+    """As when rounding joins what the start itself cuts; all placements were tried, without end."""
+    problem = diamonds(2, 3, np.random.default_rng(9), cost=0.2)
+    start = solve(problem)
+    monkeypatch.setattr(noncontiguous, "options", lambda core: [[0], []])
+    anywhere = solve(problem, "noncontiguous")
+    assert anywhere.max_load == pytest.approx(start.max_load)
+    assert anywhere.optimal
 
 
 SAME_PLAN = """
