@@ -40,7 +40,7 @@ from benchmarks.peers.contenders import (
     make_shim,
     parse,
 )
-from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS
+from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
 from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
 from symgraph.app.console import Console
 from symgraph.command_line import FAILED, Parser, say, status_of
@@ -50,8 +50,8 @@ from symgraph.errors import ConfigError, RunError
 PEERS = ("torch", "jax", "mxnet", "chainer")
 PEAK = "sgemm peak"  # measured in turn with the contenders
 PEAK_MODULE = "benchmarks.peers.sgemm_peak"
-PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"}, PEAK)
-PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"), transformer=PEAK)
+PEAK_ON_CPUS = Contender(PEAK, "symgraph", (PEAK_MODULE,), {"OPENBLAS_NUM_THREADS": "1"})
+PEAK_ON_GPU = Contender(PEAK, "symgraph", (PEAK_MODULE, "gpu"))
 TOLERANCE = 1e-4  # of gradients, relative to the largest of the parameter
 START_LIMIT, TURN_LIMIT = 900.0, 600.0  # seconds
 TURN_SECONDS, FEWEST, MOST = 2.0, 3, 60  # steps per turn, without --steps
@@ -85,7 +85,8 @@ class Benchmark:
     def process(
         self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
     ) -> Process:
-        if config in TRANSFORMERS and not contender.transformer:
+        trains = "CONFIG" in contender.arguments
+        if trains and CONFIGS[config].heads and not contender.transformer:
             raise LeftOut("it is written for the LSTMs only, not for transformers")
         if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
             raise LeftOut("this CPU has no AVX-512")
@@ -105,10 +106,10 @@ class Benchmark:
         return make_shim(self.folder)
 
     def begin(self, stack: ExitStack) -> None:
-        """Let contenders on GPUs get ready at once, but for those that measure while they plan."""
+        """Start contenders on GPUs together, except those that measure kernels while they plan."""
         for config in self.options.configs:
             for name in self.options.contenders:
-                contender = parse(name)[0]
+                contender, _ = self.contender(name)
                 if contender.interpreter != "symgraph" or contender.arguments[-1] == "1":
                     with suppress(LeftOut):
                         self._begun[config, name] = stack.enter_context(self.launch(config, name))
@@ -120,14 +121,19 @@ class Benchmark:
         """Start a contender's process, unless `begin` has."""
         if (config, name) in self._begun:
             return self._begun.pop((config, name))
-        peak = PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS
-        contender, variants = (peak, ()) if name == PEAK else parse(name)
+        contender, variants = self.contender(name)
         more = []
         if self.is_checked(contender):
             more += ["--gradients", str(self.gradients(config, name))]
         if contender is CONTENDERS["symgraph-2"]:
             more += self.options.plan
         return self.process(config, contender, variants, more)
+
+    def contender(self, name: str) -> tuple[Contender, tuple[str, ...]]:
+        """Return a contender and its variants, or the products that all are compared with."""
+        if name == PEAK:
+            return (PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS), ()
+        return parse(name)
 
     def is_checked(self, contender: Contender) -> bool:
         """Tell whether a contender's gradients are compared with PyTorch's."""
@@ -186,7 +192,7 @@ class Benchmark:
             stack.push(own.pop_all())
         result = Result(start_seconds=time.monotonic() - begun, **said)
         self.console.line(f"{config}: {name} is ready after {result.start_seconds:.1f} s")
-        checked = name != PEAK and self.is_checked(parse(name)[0])
+        checked = self.is_checked(self.contender(name)[0])
         errors = self.check(config, name, self.gradients(config, name)) if checked else {}
         return process, result, errors
 

@@ -90,7 +90,7 @@ def fed(loss: sg.Symbol) -> Model:
 
 
 def row_of_layers(nodes: int) -> Model:
-    """One row of layers of 8 nodes each."""
+    """Build a row of layers, of 8 nodes each."""
     return fed(layers(sg.sym.Variable("data"), nodes // 8, "layer"))
 
 

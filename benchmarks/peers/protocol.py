@@ -25,12 +25,16 @@ BATCHES = 8  # used by the steps in turn
 
 
 class Config(NamedTuple):
-    """An LSTM: layers, hidden units (also the size of the embedding), batch and time steps."""
+    """Layers, hidden units (also the size of the embedding), batch, time steps, and heads.
+
+    A network with heads is a transformer, one without an LSTM.
+    """
 
     layers: int
     hidden: int
     batch: int
     steps: int
+    heads: int = 0
 
     @property
     def tokens(self) -> int:
@@ -40,41 +44,20 @@ class Config(NamedTuple):
     def flops(self) -> int:
         """Count the operations of a step's matrix products, forward and backward.
 
-        The gradient of the embedded words counts, as a part of the embedding's.
+        The gradient of the embedded words counts, as a part of an LSTM's embedding's. A word of a
+        transformer attends to itself and earlier ones only, and scores are computed once.
         """
-        forward = self.layers * 2 * 8 * self.hidden**2 + 2 * self.hidden * VOCAB
-        return 3 * forward * self.tokens
-
-
-class Transformer(NamedTuple):
-    """A transformer: layers, hidden units, heads, batch and words of a sequence."""
-
-    layers: int
-    hidden: int
-    heads: int
-    batch: int
-    steps: int
-
-    @property
-    def tokens(self) -> int:
-        return self.batch * self.steps
-
-    @property
-    def flops(self) -> int:
-        """Count the operations of a step's matrix products, forward and backward.
-
-        A word counts as attending to itself and earlier ones only, and scores as computed once.
-        """
-        attention = 2 * self.hidden * (self.steps + 1)
-        layer = 2 * 12 * self.hidden**2 + attention
+        layer = 2 * (12 if self.heads else 8) * self.hidden**2
+        if self.heads:
+            layer += 2 * self.hidden * (self.steps + 1)
         return 3 * (self.layers * layer + 2 * self.hidden * VOCAB) * self.tokens
 
 
 TRANSFORMERS = {
-    "transformer": Transformer(4, 192, 4, 32, 64),
-    "transformer-512": Transformer(6, 512, 8, 32, 128),
+    "transformer": Config(4, 192, 32, 64, heads=4),
+    "transformer-512": Config(6, 512, 32, 128, heads=8),
 }
-CONFIGS: dict[str, Config | Transformer] = {
+CONFIGS = {
     "small": Config(2, 200, 20, 20),
     "medium": Config(2, 650, 20, 35),
     "large": Config(2, 1500, 20, 35),
@@ -97,7 +80,7 @@ CONFIGS.update(
 )
 
 
-def batches(config: Config | Transformer) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
     """Yield random word ids and labels, (T, B) int64, the same for every contender."""
     rng = np.random.default_rng(0)
     shape = config.steps, config.batch

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.peers import sgemm_peak
 from benchmarks.peers.contenders import title
-from benchmarks.peers.protocol import CONFIGS, Transformer
+from benchmarks.peers.protocol import CONFIGS
 from symgraph.core.units import bytes_text, seconds_text
 
 REFERENCE = (
@@ -82,7 +82,7 @@ def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str
         low, middle, high = result.quartiles
         gflops = size.flops / middle / 1e9
         found[name] = {
-            "title": title(name, transformer=isinstance(size, Transformer)),
+            "title": title(name, transformer=size.heads > 0),
             "tokens_per_second": size.tokens / middle,
             "quartiles": [size.tokens / high, size.tokens / low],
             "step_seconds": middle,

@@ -19,16 +19,7 @@ import numpy as np
 import yaml
 
 import symgraph as sg
-from benchmarks.peers.protocol import (
-    CLIP,
-    CONFIGS,
-    RATE,
-    VOCAB,
-    Config,
-    Transformer,
-    batches,
-    serve,
-)
+from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
 from examples import lstm_lm, transformer_lm
 from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, plan
 from runtime.backends.device.arrays import device
@@ -42,16 +33,14 @@ SEED = 1
 Feeds = dict[str, Array]
 
 
-def model_of(config: Config | Transformer) -> sg.Model:
+def model_of(config: Config) -> sg.Model:
     layers, hidden = config.layers, config.hidden
-    if isinstance(config, Transformer):
+    if config.heads:
         return transformer_lm.build(config.batch, config.steps, VOCAB, layers, hidden, config.heads)
     return lstm_lm.build(config.batch, config.steps, VOCAB, layers, hidden, hidden, residual=False)
 
 
-def make_plan(
-    config: Config | Transformer, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]
-) -> Plan:
+def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]) -> Plan:
     model = model_of(config)
     options = Options(
         default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
@@ -68,18 +57,18 @@ def make_plan(
     return plan(model.symbol, model.feeds, options, wrt=None)
 
 
-def feeds(config: Config | Transformer) -> list[Feeds]:
+def feeds(config: Config) -> list[Feeds]:
     return [
         {"data": data.astype(np.int32), "label": label.astype(np.int32)}
         for data, label in batches(config)
     ]
 
 
-def first_values(made: Plan, cluster: Cluster, config: Config | Transformer) -> Any:
+def first_values(made: Plan, cluster: Cluster, config: Config) -> Any:
     return initialize(made, cluster, sg.init.Uniform(config.hidden**-0.5), SEED)
 
 
-def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config | Transformer) -> None:
+def save_gradients(path: Path, made: Plan, cluster: Cluster, config: Config) -> None:
     """Save weights, the first batch, its loss and gradients, computed by a step of the plan.
 
     A step of plain descent at a huge rate leaves minus the gradient times that rate.

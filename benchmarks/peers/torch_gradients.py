@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.peers.protocol import CONFIGS, Config, Transformer, answer
+from benchmarks.peers.protocol import CONFIGS, Config, answer
 from benchmarks.peers.torch_lstm import model_of
 
 
-def parameters_of(model: nn.Module, config: Config | Transformer) -> dict[str, nn.Parameter]:
+def parameters_of(model: nn.Module, config: Config) -> dict[str, nn.Parameter]:
     """Return the module's parameters under the names of the model in examples/."""
-    if isinstance(config, Transformer):
+    if config.heads:
         return {of_example(name): parameter for name, parameter in model.named_parameters()}
     found = {
         "embed_weight": model.embed.weight,

@@ -11,16 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.peers.protocol import (
-    CLIP,
-    CONFIGS,
-    RATE,
-    VOCAB,
-    Config,
-    Transformer,
-    batches,
-    serve,
-)
+from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batches, serve
 
 THREADS = 2
 
@@ -76,7 +67,7 @@ class UnrolledModel(nn.Module):
 class TransformerModel(nn.Module):
     """The language model of examples.transformer_lm, with PyTorch's attention."""
 
-    def __init__(self, config: Transformer) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         hidden = config.hidden
         self.heads = config.heads
@@ -110,9 +101,9 @@ class TransformerModel(nn.Module):
         return F.cross_entropy(scores.view(-1, VOCAB), label.t().flatten())
 
 
-def model_of(config: Config | Transformer, kind: str = "lstm") -> nn.Module:
+def model_of(config: Config, kind: str = "lstm") -> nn.Module:
     """Return the model of a configuration that is run so."""
-    if isinstance(config, Transformer):
+    if config.heads:
         return TransformerModel(config)
     return FusedModel(config) if kind == "lstm" else UnrolledModel(config)
 

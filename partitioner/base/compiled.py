@@ -75,7 +75,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
 
 
 def _name_code_by_key(function: Any) -> None:
-    """Let each version of a function have a file of its own in the cache, whoever saves it.
+    """Give each compiled version of a function its own file in the cache.
 
     numba numbers them: processes that compile versions for other types at the same time took one
     number for both, and the code of one was run on the arrays of the other.

@@ -25,7 +25,7 @@ from runtime.backends.cpu.gemm import pack, packed_rows, packed_shape
 from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import pairs_shape
 from runtime.backends.cuda.joins import NO_JOINS, joins
-from runtime.backends.device.arrays import HOST, Device, address
+from runtime.backends.device.arrays import HOST, Device, address, overlap
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Maker, noop
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import computation, find
@@ -338,7 +338,7 @@ def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, st
             a for n in between for a in found[n.name]
         ]
         (target,) = found[cast.name]
-        if not any(np.may_share_memory(target, a) for a in arrays):
+        if not any(overlap(target, a) for a in arrays):
             direct[made.name] = cast.name
     return direct
 

@@ -278,7 +278,7 @@ class _Tries:
     def _scheduled(self, placed: Placed, kinds: Kinds = BOTH) -> PlanCandidate:
         """Select a placement's schedule, of these kinds."""
         draft = self._named(placed) if self.frugal else self.draft(placed.placement)
-        if len(kinds) == 1:  # a large graph
+        if len(kinds) == 1:  # a large graph: one length of time segments is enough
             draft = replace(draft, options=replace(draft.options, near=1))
         try:
             plan = select_timed(draft, self.costs, kinds)

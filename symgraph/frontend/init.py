@@ -148,7 +148,7 @@ class Initializer:
         return self._changed("_init_weight", name, shape, dtype, seed)
 
     def __init_subclass__(cls) -> None:
-        """Let a subclass's own `_init_weight` go before the `fill` of the class above it."""
+        """Call a subclass's own `_init_weight` instead of the `fill` that it inherits."""
         if "_init_weight" in vars(cls) and "fill" not in vars(cls):
             cls.fill = Initializer.fill  # type: ignore[method-assign]
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from runtime.backends.cpu.table import kernel
 from runtime.backends.cpu.vector import sigmoid, tanh
+from runtime.backends.device.arrays import one_place
 from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
 
 COMPILED = ("float32", "float64")
-
-
-def one_place(a: Array, b: Array) -> bool:
-    """Tell whether two arrays of one size begin at the same address."""
-    return bool(a.ctypes.data == b.ctypes.data)
 
 
 @jit_inner

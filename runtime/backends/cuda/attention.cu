@@ -3,20 +3,27 @@
 // its steps: along four axes of matrices, of which the last three have these lengths, and along rows
 // and columns; 0 where it is repeated. Formulas: symgraph/ops/attention.py.
 
-__device__ const calc* mask_row(
-    const calc* mask, i64 matrix, i64 row,
-    i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down
-) {
-    const Divided last = divided(matrix, l3), third = divided(last.whole, l2);
-    const Divided second = divided(third.whole, l1);
-    return mask + second.whole * s0 + second.rest * s1 + third.rest * s2 + last.rest * s3
-        + row * down;
-}
+struct Row {
+    i64 seen;  // columns, from the first on
+    const calc* mask;
+    i64 across;
+    calc scale;
 
-// The columns, from the first on, that a row sees.
-__device__ i64 seen_columns(i64 row, i64 columns, i64 causal) {
-    return causal && row < columns ? row + 1 : columns;
-}
+    __device__ Row(
+        const calc* mask, i64 rows, i64 columns, i64 causal, calc scale, i64 first,
+        i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down, i64 across
+    ) : across(across), scale(scale) {
+        const Divided at = divided(blockIdx.x, rows), last = divided(first + at.whole, l3);
+        const Divided third = divided(last.whole, l2), second = divided(third.whole, l1);
+        seen = causal && at.rest < columns ? at.rest + 1 : columns;
+        this->mask = mask + second.whole * s0 + second.rest * s1 + third.rest * s2
+            + last.rest * s3 + at.rest * down;
+    }
+
+    __device__ calc score(const calc* scores, i64 j) const {
+        return scores[j] * scale + mask[j * across];
+    }
+};
 
 // Scores (matrices, rows, columns) become weights, and each row's sum of exponentials a logarithm.
 extern "C" __global__ void attention_rows(
@@ -24,24 +31,23 @@ extern "C" __global__ void attention_rows(
     calc scale, i64 first, i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down,
     i64 across
 ) {
-    const Divided at = divided(blockIdx.x, rows);
-    const calc* more =
-        mask_row(mask, first + at.whole, at.rest, l1, l2, l3, s0, s1, s2, s3, down);
-    const i64 seen = seen_columns(at.rest, columns, causal);
+    const Row at(
+        mask, rows, columns, causal, scale, first, l1, l2, l3, s0, s1, s2, s3, down, across
+    );
     calc* row = scores + blockIdx.x * columns;
     real* to = weights + blockIdx.x * columns;
-    calc top = row[0] * scale + more[0];
-    for (i64 j = threadIdx.x; j < seen; j += blockDim.x)
-        top = Greater::of(top, row[j] * scale + more[j * across]);
+    calc top = at.score(row, 0);
+    for (i64 j = threadIdx.x; j < at.seen; j += blockDim.x)
+        top = Greater::of(top, at.score(row, j));
     top = block_join<Greater>(top);
     calc total = 0;
-    for (i64 j = threadIdx.x; j < seen; j += blockDim.x) {
-        row[j] = exp(row[j] * scale + more[j * across] - top);
+    for (i64 j = threadIdx.x; j < at.seen; j += blockDim.x) {
+        row[j] = exp(at.score(row, j) - top);
         total += row[j];
     }
     total = block_join<Plus>(total);
     for (i64 j = threadIdx.x; j < columns; j += blockDim.x)
-        to[j] = (real)(j < seen ? row[j] / total : 0);
+        to[j] = (real)(j < at.seen ? row[j] / total : 0);
     if (threadIdx.x == 0) sums[blockIdx.x] = top + log(total);
 }
 
@@ -52,10 +58,9 @@ extern "C" __global__ void attention_grad_rows(
     calc scale, i64 first, i64 l1, i64 l2, i64 l3, i64 s0, i64 s1, i64 s2, i64 s3, i64 down,
     i64 across
 ) {
-    const Divided at = divided(blockIdx.x, rows);
-    const calc* more =
-        mask_row(mask, first + at.whole, at.rest, l1, l2, l3, s0, s1, s2, s3, down);
-    const i64 seen = seen_columns(at.rest, columns, causal);
+    const Row at(
+        mask, rows, columns, causal, scale, first, l1, l2, l3, s0, s1, s2, s3, down, across
+    );
     calc shared = 0;
     for (i64 j = threadIdx.x; j < units; j += blockDim.x) {
         const i64 unit = blockIdx.x * units + j;
@@ -65,8 +70,8 @@ extern "C" __global__ void attention_grad_rows(
     for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
         const i64 place = blockIdx.x * columns + j;
         calc weight = 0, slope = 0;
-        if (j < seen) {
-            weight = exp(scores[place] * scale + more[j * across] - sums[blockIdx.x]);
+        if (j < at.seen) {
+            weight = exp(at.score(scores + blockIdx.x * columns, j) - sums[blockIdx.x]);
             slope = weight * (grads[place] - shared) * scale;
         }
         weights[place] = (real)weight;

@@ -23,7 +23,7 @@ def by_element(
 
 @kernel("_lstm_gates")
 def lstm(call: KernelCall) -> BoundCall | None:
-    """Bind the gates of a step; a fourth input is the bias of h2h, see joins.py."""
+    """Bind the gates of a step. A fourth input, if there is one, is h2h's bias: see joins.py."""
     (i2h, h2h, c, *bias), (output, state, gates) = call.ins, call.outs
     arrays = i2h, h2h, c, *(bias or [h2h]), output, state, gates
     return by_element("lstm", arrays, c, bool(bias), cells=(c, state))
@@ -31,7 +31,7 @@ def lstm(call: KernelCall) -> BoundCall | None:
 
 @kernel("_lstm_gates_grad")
 def lstm_grad(call: KernelCall) -> BoundCall | None:
-    """Bind the gradient; a sixth input is to be added to dh, see joins.py."""
+    """Bind the gradient. If there is one more input, it is added to dh: see joins.py."""
     has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
     count = 3 + has_dh + has_dc
     (*grads, gates, c, state), more = call.ins[:count], call.ins[count:]

@@ -301,6 +301,16 @@ def address(array: Array) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
+def one_place(a: Array, b: Array) -> bool:
+    """Tell whether two arrays begin at the same address."""
+    return address(a) == address(b)
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Tell whether two contiguous arrays have bytes in common."""
+    return address(a) < address(b) + b.nbytes and address(b) < address(a) + a.nbytes
+
+
 # -- GPUs ----------------------------------------------------------------------------------------
 
 

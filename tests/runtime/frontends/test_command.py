@@ -214,7 +214,7 @@ def test_output_fits_80_columns_and_explains_them(name, written, capsys, monkeyp
 
 @pytest.mark.parametrize("name", ["plan", "profile", "train", "simulate"])
 def test_output_uses_200_columns(name, written, capsys, monkeypatch):
-    """Charts are as wide as the terminal, and no table goes on below."""
+    """Charts take the whole width, and no table is folded."""
     monkeypatch.setenv("COLUMNS", "200")
     assert (
         main(shlex.split(PRINTED[name].format(config=written / "config.yaml", folder=written))) == 0
