@@ -23,7 +23,7 @@ import numpy as np
 from runtime.backends.cpu import pairs
 from runtime.backends.cpu.blas import BACK_ENDS
 from runtime.backends.cpu.micro import available, multiply, pack_as_is, packed_shape
-from runtime.backends.cpu.rounding import as_words
+from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
 from symgraph.core.errors import ConfigError, nearest
@@ -72,7 +72,7 @@ NAMES = (AUTO, *CHOICES)
 
 _lock = threading.RLock()
 _measured: Choice | None = None  # what `auto` stands for in this process
-_used: list[Choice] = []  # that in force, last
+_used: list[tuple[str, Choice]] = []  # the name and the back ends in force, last
 
 
 # -- the choice in force -------------------------------------------------------------------------
@@ -80,14 +80,19 @@ _used: list[Choice] = []  # that in force, last
 
 def chosen() -> Choice:
     """Return the back ends of products that are planned, bound or run now."""
-    return _used[-1] if _used else choice_of(AUTO)
+    return _used[-1][1] if _used else choice_of(AUTO)
+
+
+def blas_name() -> str:
+    """Return the name by which they were chosen; see `use_blas`."""
+    return _used[-1][0] if _used else AUTO
 
 
 @contextmanager
 def use_blas(name: str) -> Iterator[Choice]:
     """Let products of matrices run by a BLAS in this process, as `blas` of a config does.
 
-    Plan, make and run sessions inside: they hold to what was chosen when they were made.
+    Plan, make and run sessions inside, as with `limit_blas`.
 
     Args:
         name: openblas: numpy's own BLAS, and packed kernels for few rows and bfloat16; mkl: MKL for
@@ -96,9 +101,10 @@ def use_blas(name: str) -> Iterator[Choice]:
     Raises:
         ConfigError: Another name, or MKL is not installed.
     """
-    _used.append(choice_of(name))
+    choice = choice_of(name)
+    _used.append((name, choice))
     try:
-        yield _used[-1]
+        yield choice
     finally:
         _used.pop()
 
@@ -205,6 +211,15 @@ def figures() -> Figures:
     return found
 
 
+def figures_text() -> str:
+    """Return the times of `figures` in words."""
+    of = {
+        WORDS[kind]: ", ".join(f"{name} {time:g}" for name, time in times.items())
+        for kind, times in figures().items()
+    }
+    return "; ".join(f"{kind}: {times}" for kind, times in of.items())
+
+
 def _file() -> Path | None:
     """Return the file of this machine's figures, in the folder of the compiled kernels."""
     compiled: Any = pairs.multiply
@@ -237,13 +252,16 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
     x, y = (random.standard_normal(shape, np.float32) for shape in shapes)
     out = np.empty((rows, units), np.float32)
     if kind == "bfloat16":
-        x, y = (np.ascontiguousarray(as_words(a) >> 16).astype(np.uint16) for a in (x, y))
-        if name == PACKED:
-            low = np.zeros(pairs.pairs_shape(inner, units), np.uint32)
-            pairs.pack_pairs(y, low, False)
-            return pairs.product(x, False, y, False, out, None, low)
-    elif name == PACKED:
-        packed = np.zeros(packed_shape(inner, units), np.float32)
-        pack_as_is(y, packed)
-        return packed_product(x, packed, out)
-    return BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out)
+        low: list[Array] = [np.empty(shape, np.uint16) for shape in shapes]
+        for wide, words in zip((x, y), low, strict=True):
+            narrow(as_words(wide.reshape(-1)), words.reshape(-1))
+        if name != PACKED:
+            return BACK_ENDS[name].bind(low[0], low[1], out)
+        pairs_of_y = np.zeros(pairs.pairs_shape(inner, units), np.uint32)
+        pairs.pack_pairs(low[1], pairs_of_y, False)
+        return pairs.product(low[0], False, low[1], False, out, None, pairs_of_y)
+    if name != PACKED:
+        return BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out)
+    packed = np.zeros(packed_shape(inner, units), np.float32)
+    pack_as_is(y, packed)
+    return packed_product(x, packed, out)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partitioner.costs.machine import Device, Level, Machine
+from runtime.backends.cpu.choice import figures_text
 from runtime.backends.device import arrays
 from runtime.backends.device.arrays import HOST, device, on_host
 from runtime.backends.device.processor import core_count, limit_blas
@@ -108,6 +109,8 @@ def machine_file(machine: Machine) -> str:
     here = device(machine.contexts[0])
     with here.use():
         words = bench_of(here).describe()
+    if here.is_host:
+        words["products, times"] = figures_text()
     about = "".join(f"#   {key}: {value}\n" for key, value in words.items())
     return f"# measured with symgraph machine on\n{about}{machine.to_yaml()}"
 
