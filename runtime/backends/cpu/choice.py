@@ -116,7 +116,7 @@ def choice_of(name: str) -> Choice:
     if name != AUTO:
         missing = [library for library in CHOICES[name].libraries if library not in installed()]
         if missing:
-            raise ConfigError(f"blas: {name}: it is not installed: pip install symgraph[{name}]")
+            raise ConfigError(f"blas: {name}: it is not installed: pip install 'symgraph[{name}]'")
         return CHOICES[name]
     with _lock:
         if _measured is None:
@@ -197,7 +197,7 @@ def contenders(kind: str) -> list[str]:
 def figures() -> Figures:
     """Return the times of this machine's back ends, as remembered, or else measured now."""
     file, kinds = _file(), {kind: contenders(kind) for kind in Choice._fields}
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, TypeError, AttributeError):
         found: Figures = json.loads(file.read_text(encoding="utf-8")) if file else {}
         if {kind: [*times] for kind, times in found.items()} == kinds:
             return found
