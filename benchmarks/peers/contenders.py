@@ -229,10 +229,10 @@ class Process:
         self._signal(signal.SIGSTOP)
         return found
 
-    def run(self, steps: int, limit: float) -> dict[str, Any]:
-        """Run some steps and return their seconds; LeftOut as in `ready`."""
+    def run(self, steps: int, limit: float, word: str = "run") -> dict[str, Any]:
+        """Run some steps, or `trace` them, and return the answer; LeftOut as in `ready`."""
         self._signal(signal.SIGCONT)
-        self._child.stdin.write(f"run {steps}\n".encode())
+        self._child.stdin.write(f"{word} {steps}\n".encode())
         self._child.stdin.flush()
         found = self._answer(limit)
         self._signal(signal.SIGSTOP)

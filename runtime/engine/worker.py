@@ -176,8 +176,7 @@ class Worker(Rank):
                     starts.append(stamp())
                     call()
                     ends.append(stamp())
-                self.device.finish()
-                self.check()
+                self.read()
         except BaseException as error:
             self._raise(bound.program[min(len(ends), len(bound.program) - 1)], error)
         tracks = [EMPTY] * transport.size

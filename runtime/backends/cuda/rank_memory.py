@@ -75,28 +75,35 @@ class DeferredErrors:
 
     A kernel leaves such an id in the slot of its kind of ids and makes NaN of it; nobody waits for
     that. `check`, called when a step is over, raises what the operator's own computation would.
+
+    Attributes:
+        slots: float64 on the GPU, an id of each kind; 0, which is within, means none.
     """
 
     def __init__(self) -> None:
-        self._slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
+        self.slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
         self._kinds: list[tuple[str, int]] = []
 
     def place(self, what: str, count: int) -> Array:
-        """Return where kernels leave an id outside 0..count-1; 0, which is within, means none."""
+        """Return where kernels leave an id outside 0..count-1."""
         kind = what, count
         if kind not in self._kinds:
             assert len(self._kinds) < MAX_ERROR_KINDS
             self._kinds.append(kind)
         at = self._kinds.index(kind)
-        slot: Array = self._slots[at : at + 1]
+        slot: Array = self.slots[at : at + 1]
         return slot
 
-    def check(self) -> None:
-        """Wait for the work so far; raise IndexError, once, for an id that was out of range."""
-        ids = arrays.on_host(self._slots)
-        for (what, count), wrong in zip(self._kinds, ids, strict=False):
+    def check(self, ids: Array | None = None) -> None:
+        """Raise IndexError, once, for an id that was out of range.
+
+        Args:
+            ids: What is in the slots, on the host; None: wait for the work so far, and read them.
+        """
+        found = arrays.on_host(self.slots) if ids is None else ids
+        for (what, count), wrong in zip(self._kinds, found, strict=False):
             if wrong != 0:
-                self._slots.fill(0)
+                self.slots.fill(0)
                 raise IndexError(f"{what} {wrong:g} is outside 0..{count - 1}")
 
 

@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import Any, Protocol
@@ -84,6 +84,10 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def read(self, arrays: Sequence[Array]) -> list[Array]:
+        """Wait like `finish`, and return arrays of this device on the host."""
+        ...
+
     def stamps(self) -> Stamps:
         """Return timestamps for the work of a thread that uses this device."""
         ...
@@ -148,6 +152,10 @@ class Host:
 
     def finish(self) -> None:
         """See Device."""
+
+    def read(self, arrays: Sequence[Array]) -> list[Array]:
+        """See Device; the arrays themselves."""
+        return [*arrays]
 
     def stamps(self) -> Stamps:
         """See Device."""
