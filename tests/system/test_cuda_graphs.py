@@ -11,6 +11,7 @@ import pytest
 from runtime.backends import bodies
 from runtime.backends.bodies import Call
 from runtime.backends.cuda import KERNELS
+from runtime.backends.cuda.base import in_turn
 from runtime.backends.cuda.joins import NO_JOINS
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device import arrays, settings
@@ -107,11 +108,13 @@ def test_numbers_are_those_of_the_host_from_step_to_step(case, micro_batches):
 def test_an_lstms_biases_and_sums_are_left_to_its_gates(monkeypatch):
     case = lstm_case(2, 4, batch=3)
     found, session = trained(case, gpu(0), groups=None)
-    calls = [step.name for replay in replays(session) for step in replay._steps]
+    calls = [step for replay in replays(session) for step in replay._steps]
     monkeypatch.setattr(bodies, "joins", lambda *_: NO_JOINS)
     wanted, other = trained(case, gpu(0), groups=None)
-    apart = [step.name for replay in replays(other) for step in replay._steps]
+    apart = [step for replay in replays(other) for step in replay._steps]
     assert len(calls) == len(apart) - 6  # of each step but the last, in both layers
+    biased = [sum(step.function is in_turn().function for step in s) for s in (calls, apart)]
+    assert biased == [1, 1 + 2 * (1 + 4)]  # the head's; i2h's and each step's h2h, in both layers
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
 

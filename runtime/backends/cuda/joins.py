@@ -1,20 +1,21 @@
-"""Short calls that an LSTM's kernels do as well: the bias of h2h, and the sum of two gradients.
+"""Short calls that an LSTM's kernels do as well: the biases, and the sum of two gradients.
 
 A time step is so little work for a GPU that each launch counts. The results have the same bits.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from partitioner.base.aliasing import is_view
 from partitioner.costs.cost import is_free
 from runtime.backends.cuda.base import floating
 from runtime.backends.device.arrays import one_place, overlap
 from symgraph.core.graph import Graph, Node
-from symgraph.core.types import Array, Value
+from symgraph.core.types import Array, Shape, Value
 
 SUMS = ("elemwise_add", "broadcast_add")
 Found = Mapping[str, Sequence[Array]]
@@ -42,20 +43,46 @@ def joins(graph: Graph, found: Found, results: Sequence[Value]) -> Joins:
     """
     nodes, done = [*graph], set[str]()
     inputs: dict[str, tuple[Value, ...]] = {}
-    readers = Counter(value for node in nodes for value in node.inputs)
-    once = {value for value, count in readers.items() if count == 1} - {*results, *graph.outputs}
+    readers: dict[Value, list[tuple[Node, int]]] = defaultdict(list)
+    for node in nodes:
+        for place, value in enumerate(node.inputs):
+            readers[value].append((node, place))
+    kept = {*results, *graph.outputs}
     order = {node.name: at for at, node in enumerate(nodes)}
 
     def arrays_of(values: Sequence[Value]) -> list[Array]:
         return [found[v.node][v.index] for v in values]
 
-    def has_late_bias(made: Node, gates: Node) -> bool:
-        """Tell whether a product's bias can be added by the gates, its only reader."""
-        if made.op != "FullyConnected" or len(made.inputs) < 3:
-            return False
-        parts = arrays_of((*made.inputs, *gates.inputs[:2]))
-        is_parameter = graph[made.inputs[2].node].is_variable  # it lies there all the time
-        return is_parameter and floating(*parts) and parts[0].size > 0
+    def readers_of(product: Value) -> Iterator[tuple[Node, int]]:
+        """Yield who reads a product, or some rows of it that are a view."""
+        for node, place in readers[product]:
+            rows = Value(node.name, 0)
+            by_rows = node.op == "slice_axis" and node.types[0].shape[1:] == width(product)
+            if by_rows and is_view(node, graph) and rows not in kept:
+                yield from readers[rows]
+            else:
+                yield node, place
+
+    def width(product: Value) -> Shape:
+        return graph[product.node].types[0].shape[1:]
+
+    def late_biases() -> dict[tuple[str, int], Node]:
+        """Return the products whose biases gates can add, which alone read them.
+
+        They are given by gates and input.
+        """
+        found: dict[tuple[str, int], Node] = {}
+        for made in nodes:
+            product = Value(made.name, 0)
+            if made.op != "FullyConnected" or len(made.inputs) < 3 or product in kept:
+                continue
+            ends = [*readers_of(product)]
+            is_parameter = graph[made.inputs[2].node].is_variable  # it lies there all the time
+            if is_parameter and all(node.op == "_lstm_gates" and at < 2 for node, at in ends):
+                parts = arrays_of((*made.inputs, *(v for node, _ in ends for v in node.inputs[:2])))
+                if floating(*parts) and parts[0].size:
+                    found |= {(node.name, at): made for node, at in ends}
+        return found
 
     def is_late_sum(made: Node, gates: Node) -> bool:
         """Tell whether a gradient of the output can be added up by the gates, its only reader."""
@@ -66,15 +93,19 @@ def joins(graph: Graph, found: Found, results: Sequence[Value]) -> Joins:
         calls = [n for n in between if not (n.is_variable or is_free(n, graph))]
         return floating(*terms, of_gates) and _stay(terms, calls, gates, found)
 
+    late = late_biases()
+    alone = {late[gates, 0].name for gates, at in late if not at and (gates, 1) not in late}
     for node in nodes:
-        if node.op == "_lstm_gates" and node.inputs[1] in once:
-            made = graph[node.inputs[1].node]
-            if has_late_bias(made, node):
-                inputs[made.name] = made.inputs[:2]
-                inputs[node.name] = (*node.inputs, made.inputs[2])
-        elif node.op == "_lstm_gates_grad" and node.attrs["has_dh"] and node.inputs[0] in once:
+        if node.op == "_lstm_gates":
+            products = [late[node.name, at] for at in (1, 0) if (node.name, at) in late]
+            for made in products:
+                if made.name not in alone:  # the kernel adds h2h's bias, or both
+                    inputs[made.name] = made.inputs[:2]
+                    inputs[node.name] = (*inputs.get(node.name, node.inputs), made.inputs[2])
+        elif node.op == "_lstm_gates_grad" and node.attrs["has_dh"]:
             made = graph[node.inputs[0].node]
-            if is_late_sum(made, node):
+            once = len(readers[node.inputs[0]]) == 1 and node.inputs[0] not in kept
+            if once and is_late_sum(made, node):
                 done.add(made.name)
                 inputs[node.name] = (made.inputs[0], *node.inputs[1:], made.inputs[1])
     return Joins(frozenset(done), inputs)
