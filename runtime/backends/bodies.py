@@ -52,13 +52,17 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     #: Whether it does the same with the same memory in every training run, and in every other.
     fixed: bool = True
+    #: The arrays that it reads and writes; only those of a GPU's calls are told.
+    arrays: tuple[tuple[Array, ...], tuple[Array, ...]] = ((), ())
+    #: Whether a CUDA graph may run it beside later calls, since it has scratch of its own.
+    beside: bool = False
 
 
 def make(steps: Sequence[Call]) -> None:
     """Make all calls; NodeFailed, raised from the node's own error, names one that fails."""
     name = ""
     try:
-        for name, function, args, _ in steps:  # noqa: B007
+        for name, function, args, *_ in steps:  # noqa: B007
             function(*args)
     except NodeFailed:
         raise
@@ -295,20 +299,25 @@ class Binder:
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer
 
+        op = find(node.op)
+        beside = not self.device.is_host and op.name in cuda.BESIDE
         call = KernelCall(node.attrs, ins, outs, self.context, weights, packed)
         if rounds:
-            direct = self.makers[find(node.op).name](call)
+            direct = self.makers[op.name](call)
             if direct is None:
                 return
             bound = direct
         else:
+            self.context.beside = beside
             bound = bind_call(node.op, call, self.makers)
+            self.context.beside = False
         yield from packing
         if bound.function is not noop:
-            computed, op = bound.function is _compute, find(node.op)
+            computed = bound.function is _compute
             if computed and not self.device.is_host:
                 bound = BoundCall(_making, (self.device, *bound))
-            yield Call(node.name, *bound, not (computed and (op.random or op.reads_on_host)))
+            fixed = not (computed and (op.random or op.reads_on_host))
+            yield Call(node.name, *bound, fixed, (ins, outs), beside and not computed)
 
 
 def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, str]:

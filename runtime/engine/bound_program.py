@@ -127,11 +127,13 @@ class Bind:
         for name, step in self.arena.adding.get((body.key, mb), ()):
             term = terms[gradients[name]]
             if isinstance(step, Keep):
-                calls.append(BodyCall(name, copyto, (self._sum(name, step.number, term), term)))
+                total = self._sum(name, step.number, term)
+                calls.append(BodyCall(name, copyto, (total, term), True, ((term,), (total,))))
             else:
                 total = self._sum(name, step.into, term)
                 more = self._sum(name, step.number, term) if step.ends else term
-                calls.append(BodyCall(name, add, (total, more, total)))
+                used = (total, more), (total,)
+                calls.append(BodyCall(name, add, (total, more, total), True, used))
             self.grads[name] = self._sum(name, self.arena.totals[name], term)
         return calls
 

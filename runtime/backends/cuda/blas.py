@@ -83,7 +83,7 @@ class Blas:
 _of_streams: dict[tuple[Any, int], Blas] = {}
 
 
-def _blas(cupy: Any) -> Blas:
+def blas_of(cupy: Any) -> Blas:
     """Return the current stream's cuBLAS."""
     at = cupy, cupy.cuda.get_current_stream().ptr
     if at not in _of_streams:
@@ -145,7 +145,6 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     if needs is not None:
         needs.workspace = WORKSPACE
         return BoundCall(noop, ())
-    blas = _blas(arrays.loaded())
     number = ctypes.c_double if kind == "float64" else ctypes.c_float
     sums = SUMS_64 if kind == "float64" else SUMS_32
     if kind == "float32":
@@ -153,7 +152,6 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     one, zero = number(1), number(0)
     rows, columns = out.shape[-2:]
     args = (
-        blas.handle,
         a.operation,
         b.operation,
         columns,
@@ -169,7 +167,9 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
         ANY_ALGORITHM,
     )
     kept = x, y, out, one, zero
-    return BoundCall(_call, (blas.gemm if out.ndim == 2 else blas.gemms, args, kept))
+    cupy = arrays.loaded()
+    blas_of(cupy)  # its workspace is allocated now
+    return BoundCall(_call, (cupy, out.ndim > 2, args, kept))
 
 
 def times(x: Array, y: Array, out: Array) -> BoundCall:
@@ -179,6 +179,7 @@ def times(x: Array, y: Array, out: Array) -> BoundCall:
     return bound
 
 
-def _call(gemm: Callable[..., None], args: tuple[Any, ...], kept: object) -> None:
+def _call(cupy: Any, several: bool, args: tuple[Any, ...], kept: object) -> None:
     """Run a product; `kept` keeps alive the memory that the arguments point to."""
-    gemm(*args)
+    blas = blas_of(cupy)
+    (blas.gemms if several else blas.gemm)(blas.handle, *args)

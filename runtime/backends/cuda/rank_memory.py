@@ -117,9 +117,9 @@ def error_place(context: CallContext, what: str, count: int) -> Array:
 # -- scratch -----------------------------------------------------------------------------------
 
 # Memory that kernels use within a call, and any later call may write over: a rank's calls follow
-# one another on its stream, so all share it. By size, each a power of two: together no more than
-# twice the largest that was needed.
-_PIECES: WeakKeyDictionary[CallContext, dict[int, Array]] = WeakKeyDictionary()
+# one another on its stream, so all share it, and those on the stream beside it share other pieces.
+# By size, each a power of two: together no more than twice the largest that was needed.
+_PIECES: WeakKeyDictionary[CallContext, dict[tuple[int, bool], Array]] = WeakKeyDictionary()
 
 
 def scratch(context: CallContext, types: Sequence[TensorType]) -> list[Array]:
@@ -127,11 +127,13 @@ def scratch(context: CallContext, types: Sequence[TensorType]) -> list[Array]:
     size, pieces, needs = piece_bytes(types), _PIECES.setdefault(context, {}), PLANNED.get()
     if needs is not None:
         needs.pieces.add(size)
-    if size not in pieces:
-        pieces[size] = module().empty(size, "uint8")
+    place = size, context.beside
+    if place not in pieces:
+        pieces[place] = module().empty(size, "uint8")
     at, placed = 0, []
     for type_ in types:
-        placed.append(pieces[size][at : at + type_.nbytes].view(type_.dtype).reshape(type_.shape))
+        piece = pieces[place][at : at + type_.nbytes]
+        placed.append(piece.view(type_.dtype).reshape(type_.shape))
         at += to_cache_lines(type_.nbytes)
     return placed
 
@@ -143,4 +145,4 @@ def piece_bytes(types: Sequence[TensorType]) -> int:
 
 def scratch_held(context: CallContext) -> int:
     """Return the bytes of all scratch pieces of a rank."""
-    return sum(_PIECES.get(context, {}))
+    return sum(size for size, _ in _PIECES.get(context, {}))

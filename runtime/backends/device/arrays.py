@@ -113,6 +113,21 @@ class Device(Protocol):
         """
         ...
 
+    def beside(self) -> AbstractContextManager[object]:
+        """Queue what this thread calls beside this device's other work (a context manager).
+
+        Only events keep the two in order: see `record` and `wait`.
+        """
+        ...
+
+    def record(self, *, beside: bool) -> Any:
+        """Return an event that tells the end of the work so far, or of that beside it."""
+        ...
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """Let this device's later work, or that beside it, wait for an event."""
+        ...
+
 
 class Host:
     """The CPU: work is done when its call returns."""
@@ -171,6 +186,16 @@ class Host:
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device; the host's work is done when a call returns."""
         return None
+
+    def beside(self) -> AbstractContextManager[object]:
+        """See Device."""
+        return nullcontext()
+
+    def record(self, *, beside: bool) -> Any:
+        """See Device."""
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """See Device."""
 
 
 HOST = Host()

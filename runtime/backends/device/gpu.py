@@ -36,6 +36,7 @@ class Gpu:
         self._landings: dict[object, Array] = {}  # by place, shape and dtype
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
+            self._beside = self._cuda.Stream(non_blocking=True)
             self.receive_stream: ReceiveStream | None = ReceiveStream(self._cuda, self.stream)
 
     def bytes(self, count: int) -> Array:
@@ -153,3 +154,17 @@ class Gpu:
             finally:
                 graph = self.stream.end_capture()
         return partial(graph.launch, self.stream)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """See arrays.Device: a stream that joins captures."""
+        stream: AbstractContextManager[object] = self._beside
+        return stream
+
+    def record(self, *, beside: bool) -> Any:
+        """See arrays.Device."""
+        event = self._cuda.Event(disable_timing=True)
+        return (self._beside if beside else self.stream).record(event)
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """See arrays.Device."""
+        (self._beside if beside else self.stream).wait_event(event)

@@ -39,14 +39,16 @@ class CallContext:
         env: the state of the run, set before each (see `registry.Env`).
         errors: what kernels on a GPU have noted instead of raising.
         random_keys: what kernels on a GPU draw random numbers with.
+        beside: whether the calls that are bound may run beside others, with scratch of their own.
     """
 
-    __slots__ = ("__weakref__", "env", "errors", "random_keys")
+    __slots__ = ("__weakref__", "beside", "env", "errors", "random_keys")
 
     def __init__(self) -> None:
         self.env = Env()
         self.errors: ErrorSlots | None = None
         self.random_keys: RandomKeys | None = None
+        self.beside = False
 
     def set(self, env: Env) -> None:
         """Set the state for the calls that follow."""
