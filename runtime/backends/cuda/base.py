@@ -179,6 +179,11 @@ def packed(*values: Array) -> bool:
     return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
 
 
+def packed_rows(*values: Array) -> bool:
+    """Tell whether all rows of contiguous arrays can be loaded by packs."""
+    return all(v.shape[-1] % PACK == 0 for v in values) and packed(*values)
+
+
 def each(count: int) -> Shape:
     """Return a launch with a thread for each element."""
     return (-(-count // BLOCK),), (BLOCK,)

@@ -124,8 +124,10 @@ class Matrix(NamedTuple):
         return arrays.address(self.array), kind, self.rows_apart, *([self.apart] * several)
 
 
-def product(x: Array, y: Array, out: Array) -> BoundCall | None:
+def product(x: Array, y: Array, out: Array, *, adds: bool = False) -> BoundCall | None:
     """Bind out (M, N) = x (M, K) y (K, N), or that for each of `count` if all have 3 axes.
+
+    With `adds`, the product is added to what out is.
 
     x and y may be transposed views; out is contiguous. x and y are of one dtype of `TYPES`, and so
     is out, which is float32 as well if they have 16 bits; None if they are not, or if cuBLAS cannot
@@ -149,7 +151,7 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     sums = SUMS_64 if kind == "float64" else SUMS_32
     if kind == "float32":
         sums = LOOSE[settings.product_precision()]
-    one, zero = number(1), number(0)
+    one, before = number(1), number(1 if adds else 0)
     rows, columns = out.shape[-2:]
     args = (
         a.operation,
@@ -160,13 +162,13 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
         ctypes.addressof(one),
         *a.place,
         *b.place,
-        ctypes.addressof(zero),
+        ctypes.addressof(before),
         *c.place,
         *out.shape[:-2],
         sums,
         ANY_ALGORITHM,
     )
-    kept = x, y, out, one, zero
+    kept = x, y, out, one, before
     cupy = arrays.loaded()
     blas_of(cupy)  # its workspace is allocated now
     return BoundCall(_call, (cupy, out.ndim > 2, args, kept))

@@ -28,7 +28,16 @@ MISSING = "the kernels' meaning is tested with g++, which is not here"
 KERNEL = re.compile(
     r'extern "C" __global__ void (\w+)\((.*?)\) \{(.*?)^\}', re.DOTALL | re.MULTILINE
 )
-FLAGS = ["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unused", f"-I{HERE / 'headers'}"]
+FLAGS = [
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-Wall",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused",
+    f"-I{HERE / 'headers'}",
+]
 BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
 BUILDING = threading.Lock()  # ranks are threads: else each would build the same
 DTYPES = {
