@@ -1,6 +1,6 @@
 // Look-ups of rows by id, and their gradient: rows added up by id, each sum in the order of the
-// batch (the bits of the CPU's sums). That order comes from counting: each thread compares
-// its own id with all others, little work for the tens of thousands of ids of a batch.
+// batch (the bits of the CPU's sums). That order comes from counting: each id is compared
+// with all others, little work for the tens of thousands of ids of a batch.
 
 // The row of an id: clipped, or `count` if it is not there. An id that is none of the `classes` is
 // left in `wrong` (see rank_memory.py).
@@ -34,24 +34,31 @@ extern "C" __global__ void gather(
     }
 }
 
+__device__ inline i32 total_of_lanes(i32 own) {  // of 16 threads of one id
+    for (int step = 8; step > 0; step /= 2) own += __shfl_xor_sync(0xffffffffu, own, step);
+    return own;
+}
+
 // order (rows): the numbers of the ids, sorted by row and then by number. repeats, target (rows):
 // where a row's first id stands in that order, how many it has and the row; else repeats is 0.
+// A block of (16, 16) threads counts for 16 ids, each with 16 threads.
 extern "C" __global__ void sort_ids(
     const number* ids, i32* order, i32* repeats, i32* target, double* wrong,
     i64 rows, i64 begin, i64 classes, i64 count, i64 clip
 ) {
     __shared__ i32 tile[256];
-    const i64 i = thread_index();
+    const int lane = threadIdx.x, place = threadIdx.y * 16 + lane;
+    const i64 i = (i64)blockIdx.x * 16 + threadIdx.y;
     bool known;
     const i32 own =
         i < rows ? (i32)row_of(ids[i], begin, classes, count, clip, wrong, &known) : 0;
     i32 before = 0, earlier = 0, same = 0;
-    for (i64 start = 0; start < rows; start += blockDim.x) {
-        const i64 k = start + threadIdx.x;
-        tile[threadIdx.x] = k < rows
+    for (i64 start = 0; start < rows; start += 256) {
+        const i64 k = start + place;
+        tile[place] = k < rows
             ? (i32)row_of(ids[k], begin, classes, count, clip, wrong, &known) : (i32)count + 1;
         __syncthreads();
-        for (int at = 0; at < (int)blockDim.x; at++) {
+        for (int at = lane; at < 256; at += 16) {
             const i32 other = tile[at];
             before += other < own;
             same += other == own;
@@ -59,7 +66,10 @@ extern "C" __global__ void sort_ids(
         }
         __syncthreads();
     }
-    if (i >= rows) return;
+    before = total_of_lanes(before);
+    earlier = total_of_lanes(earlier);
+    same = total_of_lanes(same);
+    if (i >= rows || lane) return;
     order[before + earlier] = (i32)i;
     repeats[before + earlier] = earlier == 0 && own < count ? same : 0;
     target[before + earlier] = own;

@@ -7,7 +7,6 @@ from typing import Any
 from runtime.backends.cuda.base import (
     BLOCK,
     by_id,
-    each,
     each_of_rows,
     function,
     in_turn,
@@ -19,6 +18,8 @@ from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.device.operands import class_count
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType
+
+LANES = 16  # threads that compare an id with all others, and ids of a block
 
 
 def run(name: str, ids: Array, values: Array) -> Any:
@@ -59,11 +60,10 @@ def add_up(
     numbers = [TensorType((ids.size,), "int32")] * 3
     order, repeats, target = scratch(call.context, numbers)
     wrong = error_place(call.context, "id", classes)
-    grid, block = each(ids.size)
     sort = launch(
         run("sort_ids", ids, rows),
-        grid,
-        block,
+        (-(-ids.size // LANES),),
+        (LANES, LANES),
         ids,
         order,
         repeats,

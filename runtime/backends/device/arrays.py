@@ -349,7 +349,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 def loaded() -> Any:
     """Return the module CuPy; ImportError without it."""
-    return importlib.import_module("cupy")
+    return sys.modules.get("cupy") or importlib.import_module("cupy")
 
 
 def shared_library(*names: str) -> Any:

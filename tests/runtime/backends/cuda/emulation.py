@@ -38,7 +38,7 @@ FLAGS = [
     "-Wno-unused",
     f"-I{HERE / 'headers'}",
 ]
-BARRIER = re.compile(r"\b(block_\w+|__syncthreads|__shfl\w*)\b")
+BARRIER = re.compile(r"\b((block|warp)_\w+|__syncthreads|__shfl\w*)\b")
 BUILDING = threading.Lock()  # ranks are threads: else each would build the same
 DTYPES = {
     "float": "float32",
