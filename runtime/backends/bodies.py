@@ -283,6 +283,9 @@ class Binder:
         """
         if is_view(node, body.graph) or (is_join(node) and _side_by_side(ins, outs[0])):
             return
+        if not self.device.is_host:
+            yield from self._on_card(node, ins, outs)
+            return
         named = [body.imports.get(v.node, v) for v in node.inputs]
         weights = tuple([v.node in self.parameters or v.node in self.casts for v in named])
         packing: list[Call] = []
@@ -299,25 +302,33 @@ class Binder:
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer
 
-        op = find(node.op)
-        beside = not self.device.is_host and op.name in cuda.BESIDE
         call = KernelCall(node.attrs, ins, outs, self.context, weights, packed)
         if rounds:
-            direct = self.makers[op.name](call)
+            direct = self.makers[find(node.op).name](call)
             if direct is None:
                 return
             bound = direct
         else:
-            self.context.beside = beside
             bound = bind_call(node.op, call, self.makers)
-            self.context.beside = False
         yield from packing
         if bound.function is not noop:
-            computed = bound.function is _compute
-            if computed and not self.device.is_host:
-                bound = BoundCall(_making, (self.device, *bound))
-            fixed = not (computed and (op.random or op.reads_on_host))
-            yield Call(node.name, *bound, fixed, (ins, outs), beside and not computed)
+            yield Call(node.name, *bound)
+
+    def _on_card(
+        self, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]
+    ) -> Iterator[Call]:
+        """Yield a node's call on a GPU."""
+        op = find(node.op)
+        self.context.beside = op.name in cuda.BESIDE
+        bound = bind_call(op.name, KernelCall(node.attrs, ins, outs, self.context), self.makers)
+        beside, self.context.beside = self.context.beside, False
+        if bound.function is _compute:
+            beside, bound = False, BoundCall(_making, (self.device, *bound))
+            fixed = not (op.random or op.reads_on_host)
+        else:
+            fixed = True
+        if bound.function is not noop:
+            yield Call(node.name, *bound, fixed, (ins, outs), beside)
 
 
 def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, str]:

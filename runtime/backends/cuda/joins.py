@@ -6,7 +6,7 @@ A time step is so little work for a GPU that each launch counts. The results hav
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from partitioner.costs.cost import is_free
 from runtime.backends.cuda.base import floating
 from runtime.backends.device.arrays import one_place, overlap
 from symgraph.core.graph import Graph, Node
-from symgraph.core.types import Array, Shape, Value
+from symgraph.core.types import Array, Value
 
 SUMS = ("elemwise_add", "broadcast_add")
 Found = Mapping[str, Sequence[Array]]
@@ -41,61 +41,12 @@ def joins(graph: Graph, found: Found, results: Sequence[Value]) -> Joins:
         found: The arrays of its nodes.
         results: What is read outside.
     """
-    nodes, done = [*graph], set[str]()
-    inputs: dict[str, tuple[Value, ...]] = {}
-    readers: dict[Value, list[tuple[Node, int]]] = defaultdict(list)
-    for node in nodes:
-        for place, value in enumerate(node.inputs):
-            readers[value].append((node, place))
-    kept = {*results, *graph.outputs}
-    order = {node.name: at for at, node in enumerate(nodes)}
-
-    def arrays_of(values: Sequence[Value]) -> list[Array]:
-        return [found[v.node][v.index] for v in values]
-
-    def readers_of(product: Value) -> Iterator[tuple[Node, int]]:
-        """Yield who reads a product, or some rows of it that are a view."""
-        for node, place in readers[product]:
-            rows = Value(node.name, 0)
-            by_rows = node.op == "slice_axis" and node.types[0].shape[1:] == width(product)
-            if by_rows and is_view(node, graph) and rows not in kept:
-                yield from readers[rows]
-            else:
-                yield node, place
-
-    def width(product: Value) -> Shape:
-        return graph[product.node].types[0].shape[1:]
-
-    def late_biases() -> dict[tuple[str, int], Node]:
-        """Return the products whose biases gates can add, which alone read them.
-
-        They are given by gates and input.
-        """
-        found: dict[tuple[str, int], Node] = {}
-        for made in nodes:
-            product = Value(made.name, 0)
-            if made.op != "FullyConnected" or len(made.inputs) < 3 or product in kept:
-                continue
-            ends = [*readers_of(product)]
-            is_parameter = graph[made.inputs[2].node].is_variable  # it lies there all the time
-            if is_parameter and all(node.op == "_lstm_gates" and at < 2 for node, at in ends):
-                parts = arrays_of((*made.inputs, *(v for node, _ in ends for v in node.inputs[:2])))
-                if floating(*parts) and parts[0].size:
-                    found |= {(node.name, at): made for node, at in ends}
-        return found
-
-    def is_late_sum(made: Node, gates: Node) -> bool:
-        """Tell whether a gradient of the output can be added up by the gates, its only reader."""
-        if made.op not in SUMS or {*graph.types_of(made.inputs)} != {*made.types}:
-            return False
-        terms, (of_gates, *_) = arrays_of(made.inputs), found[gates.name]
-        between = nodes[order[made.name] + 1 : order[gates.name]]
-        calls = [n for n in between if not (n.is_variable or is_free(n, graph))]
-        return floating(*terms, of_gates) and _stay(terms, calls, gates, found)
-
-    late = late_biases()
+    search = _Search(graph, found, results)
+    late = search.late_biases()
     alone = {late[gates, 0].name for gates, at in late if not at and (gates, 1) not in late}
-    for node in nodes:
+    done = set[str]()
+    inputs: dict[str, tuple[Value, ...]] = {}
+    for node in search.nodes:
         if node.op == "_lstm_gates":
             products = [late[node.name, at] for at in (1, 0) if (node.name, at) in late]
             for made in products:
@@ -104,11 +55,66 @@ def joins(graph: Graph, found: Found, results: Sequence[Value]) -> Joins:
                     inputs[node.name] = (*inputs.get(node.name, node.inputs), made.inputs[2])
         elif node.op == "_lstm_gates_grad" and node.attrs["has_dh"]:
             made = graph[node.inputs[0].node]
-            once = len(readers[node.inputs[0]]) == 1 and node.inputs[0] not in kept
-            if once and is_late_sum(made, node):
+            if search.is_late_sum(made, node):
                 done.add(made.name)
                 inputs[node.name] = (made.inputs[0], *node.inputs[1:], made.inputs[1])
     return Joins(frozenset(done), inputs)
+
+
+class _Search:
+    """The body that is searched, and who reads what in it."""
+
+    def __init__(self, graph: Graph, found: Found, results: Sequence[Value]) -> None:
+        self.graph, self.found, self.nodes = graph, found, [*graph]
+        self.kept = {*results, *graph.outputs}
+        self.order = {node.name: at for at, node in enumerate(self.nodes)}
+        self.readers: dict[Value, list[tuple[Node, int]]] = defaultdict(list)
+        for node in self.nodes:
+            for place, value in enumerate(node.inputs):
+                self.readers[value].append((node, place))
+
+    def arrays_of(self, values: Iterable[Value]) -> list[Array]:
+        return [self.found[v.node][v.index] for v in values]
+
+    def late_biases(self) -> dict[tuple[str, int], Node]:
+        """Return the products whose biases gates can add, which alone read them.
+
+        They are given by gates and input.
+        """
+        found: dict[tuple[str, int], Node] = {}
+        for made in self.nodes:
+            if made.op != "FullyConnected" or len(made.inputs) < 3:
+                continue
+            ends = [] if Value(made.name) in self.kept else [*self._readers_of_rows(made)]
+            is_parameter = self.graph[made.inputs[2].node].is_variable  # it is there all the time
+            if is_parameter and all(node.op == "_lstm_gates" and at < 2 for node, at in ends):
+                others = [v for node, _ in ends for v in node.inputs[:2]]
+                parts = self.arrays_of((*made.inputs, *others))
+                if floating(*parts) and parts[0].size:
+                    found |= {(node.name, at): made for node, at in ends}
+        return found
+
+    def _readers_of_rows(self, product: Node) -> Iterator[tuple[Node, int]]:
+        """Yield who reads a product, or some rows of it that are a view."""
+        for node, place in self.readers[Value(product.name)]:
+            rows, width = Value(node.name), product.types[0].shape[1:]
+            by_rows = node.op == "slice_axis" and node.types[0].shape[1:] == width
+            if by_rows and is_view(node, self.graph) and rows not in self.kept:
+                yield from self.readers[rows]
+            else:
+                yield node, place
+
+    def is_late_sum(self, made: Node, gates: Node) -> bool:
+        """Tell whether a gradient of the output can be added up by the gates, its only reader."""
+        value = gates.inputs[0]
+        if made.op not in SUMS or len(self.readers[value]) > 1 or value in self.kept:
+            return False
+        if {*self.graph.types_of(made.inputs)} != {*made.types}:
+            return False
+        terms, (of_gates, *_) = self.arrays_of(made.inputs), self.found[gates.name]
+        between = self.nodes[self.order[made.name] + 1 : self.order[gates.name]]
+        calls = [n for n in between if not (n.is_variable or is_free(n, self.graph))]
+        return floating(*terms, of_gates) and _stay(terms, calls, gates, self.found)
 
 
 def _stay(arrays: Sequence[Array], calls: Sequence[Node], last: Node, found: Found) -> bool:
