@@ -113,8 +113,8 @@ def test_receives_wait_for_what_was_asked_before_the_run():
 def test_a_place_that_is_taken_for_free_too_early_is_noticed(monkeypatch):
     """On a card, a message would now and then overwrite what a run still reads."""
 
-    def hasty(stream, program, calls, free, begin):
-        return beside_work(stream, program, calls, dict.fromkeys(free, begin), begin)
+    def hasty(stream, bound, free, begin):
+        return beside_work(stream, bound, dict.fromkeys(free, begin), begin)
 
     monkeypatch.setattr(bound_program, "beside_work", hasty)
     with pytest.raises(RunError, match=r"writes what stream \d+ has .*, and no event says when"):

@@ -6,7 +6,7 @@ keeps the result on disk. The kernels neither allocate nor wait, so that a CUDA 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
@@ -154,6 +154,26 @@ def _argument(value: Any) -> Any:
     if isinstance(value, (bool, int)):
         return np.int64(value)
     return np.float64(value) if type(value) is float else value
+
+
+def block_table(places: Iterable[tuple[int, ...]], most: int, itemsize: int) -> Array:
+    """Divide arrays among the blocks of one launch.
+
+    Args:
+        places: Of each piece of work: its arrays' addresses, then the number of their elements.
+        most: Elements for a block.
+        itemsize: Bytes of an element.
+
+    Returns:
+        On the GPU, for each block: where its elements begin in each array; how many.
+    """
+    rows = [
+        (*[address + start * itemsize for address in addresses], min(most, size - start))
+        for *addresses, size in places
+        for start in range(0, size, most)
+    ]
+    table: Array = arrays.loaded().array(np.array(rows, np.int64))
+    return table
 
 
 def in_turn(*calls: BoundCall) -> BoundCall:

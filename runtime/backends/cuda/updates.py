@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.backends.cuda.base import BLOCK, WIDE, function, launch
+from runtime.backends.cuda.base import BLOCK, WIDE, block_table, function, launch
 from runtime.backends.device import arrays
 from runtime.backends.device.table import Step
 from symgraph.core.types import Array
@@ -70,15 +70,8 @@ def make(steps: Sequence[Step]) -> None:
 
 @lru_cache(MOST_TABLES)
 def _table(cupy: Any, places: Places, most: int, real: str) -> Array:
-    """Return on the GPU, for each block: where its elements begin in each array; how many."""
-    item = np.dtype(real).itemsize
-    rows = [
-        (*[address + start * item for address in addresses], min(most, size - start))
-        for *addresses, size in places
-        for start in range(0, size, most)
-    ]
-    table: Array = cupy.array(np.array(rows, np.int64))
-    return table
+    """Return the `block_table` of arrays of a dtype."""
+    return block_table(places, most, np.dtype(real).itemsize)
 
 
 @lru_cache(MOST_TABLES)
