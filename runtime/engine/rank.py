@@ -18,6 +18,7 @@ from runtime.backends.copies import copy_all
 from runtime.backends.device.arrays import HOST, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers
 from runtime.backends.device.table import CallContext
+from runtime.engine.bundles import Bundle
 from runtime.engine.divergence import NodeWatch
 from runtime.engine.exchanges import RankExchanges
 from runtime.engine.flight_record import FlightRecord
@@ -293,20 +294,26 @@ class Rank:
         if self.updater is not None:
             self.updater.complete(self, names)
 
-    def send(self, edge: CommEdge, array: Array, mb: int) -> None:
-        """Start to send an edge's value; `free` waits for the end."""
-        ticket = self.transport.send(array, self._rank_of(edge.dst, mb), edge.tag)
-        self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
+    def send(self, bundle: Bundle) -> None:
+        """Start to send messages; `free` waits for the end."""
+        ticket = self.transport.send_all(bundle.parcel, bundle.peer, bundle.tags)
+        for maker, edge in bundle.makers.items():
+            self._tickets.setdefault(maker, []).append((ticket, edge))
 
-    def recv(self, edge: CommEdge, array: Array, mb: int) -> None:
-        """Wait for an edge's value."""
-        source = self._rank_of(edge.src, mb)
-        where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
-        self.transport.waiting_for(where)
-        if edge.exchange:
-            self.exchanges.take(edge.tag, mb, array)
-        else:
-            self.transport.recv(array, source, edge.tag)
+    def recv(self, bundle: Bundle) -> None:
+        """Wait for messages."""
+        self._waiting_for(*bundle.first, bundle.peer)
+        self.transport.recv_all(bundle.parcel, bundle.peer, bundle.tags)
+
+    def take(self, edge: CommEdge, array: Array, mb: int) -> None:
+        """Wait for a message of an exchange."""
+        partition = self.parts.partitions[self.parts.mbs[mb].kind]
+        self._waiting_for(edge, mb, partition.rank(edge.src))
+        self.exchanges.take(edge.tag, mb, array)
+
+    def _waiting_for(self, edge: CommEdge, mb: int, source: int) -> None:
+        what = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
+        self.transport.waiting_for(what)
 
     def free(self, key: BodyKey, mb: int) -> None:
         """Wait until everything that a body sends has been sent."""
@@ -329,6 +336,3 @@ class Rank:
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self.updater.reduce(self)
-
-    def _rank_of(self, key: BodyKey, mb: int) -> int:
-        return self.parts.partitions[self.parts.mbs[mb].kind].rank(key)

@@ -6,34 +6,41 @@ table where its block's elements lie, of whichever array.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from runtime.backends.device import arrays
 from symgraph.core.types import Array
 
 MOST_TABLES = 256
 
-Places = tuple[
-    tuple[int, ...], ...
-]  # of each piece of work: its arrays' addresses, then their size
+Place = tuple[int, ...]  # of a piece of work: its arrays' addresses, then their size in elements
 
 
-@lru_cache(MOST_TABLES)
-def table_of(cupy: Any, places: Places, most: int, itemsize: int) -> Array:
-    """Return on the GPU, for each block: where its elements begin in each array; how many.
+def block_table(places: Iterable[Place], most: int, itemsize: int) -> Array:
+    """Divide arrays among the blocks of one launch.
 
     Args:
-        cupy: The module CuPy.
         places: What there is to do.
         most: Elements of a block.
         itemsize: Bytes of an element.
+
+    Returns:
+        On the GPU, for each block: where its elements begin in each array; how many.
     """
     rows = [
         (*[address + start * itemsize for address in addresses], min(most, size - start))
         for *addresses, size in places
         for start in range(0, size, most)
     ]
-    table: Array = cupy.array(np.array(rows, np.int64))
+    table: Array = arrays.loaded().array(np.array(rows, np.int64))
     return table
+
+
+@lru_cache(MOST_TABLES)
+def table_of(cupy: Any, places: tuple[Place, ...], most: int, itemsize: int) -> Array:
+    """Return the `block_table` of pieces of work that come again; cupy: the module CuPy."""
+    return block_table(places, most, itemsize)
