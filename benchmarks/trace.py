@@ -58,9 +58,10 @@ def report(config: str, name: str, steps: int, most: int, folder: Path) -> None:
     """Trace a contender and print what it did."""
     contender, variants = parse(name)
     arguments = [config if a == "CONFIG" else a for a in contender.arguments]
+    arguments += ["--predict"] if contender.interpreter == "symgraph" else []
     settings = environment(os.environ, contender, variants, None)
     with Process([sys.executable, "-m", *arguments], settings, folder / "log") as process:
-        process.ready(START_LIMIT)
+        said = process.ready(START_LIMIT)["choice"]
         plain = median(process.run(WARM_STEPS, RUN_LIMIT)["seconds"]) * 1e3
         found = process.run(steps, RUN_LIMIT, "trace")
     work = [(str(n), int(s), float(b), float(e)) for n, s, b, e in found["work"]]
@@ -71,6 +72,8 @@ def report(config: str, name: str, steps: int, most: int, folder: Path) -> None:
         f"the card is busy for {busy(work) / steps / 1e3:.2f} ms with {total:.2f} ms of kernels, "
         f"{len(work) / steps:.0f} on {streams} streams"
     )
+    if said:
+        print(said)
     print(*table(work, steps, most), sep="\n", flush=True)
 
 

@@ -23,6 +23,9 @@ from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batche
 from examples import lstm_lm, transformer_lm
 from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, plan
 from runtime.backends.device.arrays import device
+from runtime.planning.mixed_step import predict
+from runtime.planning.step import StepPrograms
+from runtime.profiling.calibration.pricing import measured_prices
 from symgraph.core.types import Array
 
 GRADIENT_RATE = (
@@ -117,6 +120,13 @@ def choice_of(made: Plan) -> str:
     )
 
 
+def predicted(made: Plan, contexts: tuple[sg.Context, ...]) -> str:
+    """Predict a step from kernels that are measured one by one on its devices."""
+    prices = measured_prices(made.network.first, contexts)
+    seconds = predict(StepPrograms.of(made), prices).makespan
+    return f"predicted {seconds * 1e3:.2f} ms a step"
+
+
 def held_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
     """Return the bytes that this process has taken on the GPUs, as CuPy's pools know them."""
     pool = device(contexts[0]).xp.get_default_memory_pool()
@@ -129,6 +139,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="contexts on GPUs")
     parser.add_argument("--even", action="store_true", help="split the layers evenly")
+    parser.add_argument("--predict", action="store_true", help="say how long a step is to take")
     parser.add_argument("--gradients", type=Path, help="write a step's gradients to this file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
@@ -138,6 +149,9 @@ def main() -> None:
     contexts = tuple(map(kind, range(count)))
     overrides = {key: yaml.safe_load(value) for key, _, value in pairs}
     made = make_plan(config, contexts, overrides, even=options.even)
+    choice = [choice_of(made)] if count > 1 else []
+    if options.predict:
+        choice.append(predicted(made, contexts))
     with make_cluster("threads", count) as cluster:
         if options.gradients is not None:
             save_gradients(options.gradients, made, cluster, config)
@@ -153,7 +167,7 @@ def main() -> None:
         serve(
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
-            choice=choice_of(made) if count > 1 else "",
+            choice="; ".join(choice),
             memory=(lambda: held_on_gpus(contexts)) if options.gpus else None,
         )
 
