@@ -33,6 +33,7 @@ FLOATS = ("float32", "float64", *HEADERS)
 WARP = 32
 BLOCK = 256  # threads of a block whose threads work independently
 WIDE = 512  # threads, at most, that share a row; 4 rows then fit a multiprocessor's cache
+WARPS = 8  # of a block, where each has a row
 MAX_GRID_Y = 65535  # blocks of a grid along its second axis
 PACK = 4  # elements that a thread loads at once, see common.cuh
 
@@ -193,6 +194,11 @@ def each_of_rows(rows: int, columns: int) -> Shape:
     """Return a launch with threads along rows and blocks along both axes."""
     threads = warps(columns, BLOCK)
     return (-(-columns // threads), min(rows, MAX_GRID_Y)), (threads,)
+
+
+def warp_a_row(rows: int) -> Shape:
+    """Return a launch with a warp for each row."""
+    return (-(-rows // WARPS),), (WARP, WARPS)
 
 
 def block_a_row(rows: int, columns: int) -> Shape:

@@ -82,18 +82,23 @@ struct Greater {  // NaN if one is
     template <typename T> static __device__ T idle(T any) { return any; }
 };
 
+// The values of a warp's threads joined, the same in every thread.
+template <typename Join, typename T>
+__device__ T warp_join(T own) {
+    for (int step = 16; step > 0; step /= 2)
+        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    return own;
+}
+
 // All threads' values joined, the same in every thread. Blocks are of whole warps.
 template <typename Join, typename T>
 __device__ T block_join(T own) {
     __shared__ T parts[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int step = 16; step > 0; step /= 2)
-        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    own = warp_join<Join>(own);
     if (lane == 0) parts[warp] = own;
     __syncthreads();
-    own = lane < warps ? parts[lane] : Join::idle(parts[0]);
-    for (int step = 16; step > 0; step /= 2)
-        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    own = warp_join<Join>(lane < warps ? parts[lane] : Join::idle(parts[0]));
     __syncthreads();  // parts may be written again
     return own;
 }

@@ -28,11 +28,6 @@ __device__ calc block_total(calc own) {
     return own;
 }
 
-__device__ inline calc warp_total(calc own) {
-    for (int step = 16; step > 0; step /= 2) own += __shfl_xor_sync(0xffffffffu, own, step);
-    return own;
-}
-
 // Where a line begins.
 __device__ i64 begin_of(i64 line, i64 length, i64 after) {
     if (after == 1) return line * length;
@@ -79,13 +74,13 @@ extern "C" __global__ void layer_norm_rows(
         const Pack<calc> own = pack_of(row, j, length, aligned);
         for (int e = 0; e < PACK; e++) total += own.at[e];  // 0 beyond the row
     }
-    const calc center = warp_total(total) / length;
+    const calc center = warp_join<Plus>(total) / length;
     for (i64 j = begin; j < length; j += 32 * PACK) {
         const Pack<calc> own = pack_of(row, j, length, aligned);
         for (int e = 0; e < PACK; e++)
             if (j + e < length) squares += (own.at[e] - center) * (own.at[e] - center);
     }
-    const calc width = sqrt(warp_total(squares) / length + (calc)eps), narrow = 1 / width;
+    const calc width = sqrt(warp_join<Plus>(squares) / length + (calc)eps), narrow = 1 / width;
     for (i64 j = begin; j < length; j += 32 * PACK) {
         Pack<calc> own = pack_of(row, j, length, aligned);
         const Pack<calc> by = pack_of(gamma, j, length, aligned);
@@ -140,8 +135,8 @@ extern "C" __global__ void layer_norm_grad_rows(
             along += g.at[e] * by.at[e] * ((own.at[e] - center) * narrow);
         }
     }
-    total = warp_total(total) / length;
-    along = warp_total(along) / length;
+    total = warp_join<Plus>(total) / length;
+    along = warp_join<Plus>(along) / length;
     for (i64 j = begin; j < length; j += 32 * PACK) {
         const Pack<calc> own = pack_of(x + n * length, j, length, aligned);
         const Pack<calc> by = pack_of(gamma, j, length, aligned);

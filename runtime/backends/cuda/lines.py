@@ -16,6 +16,7 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
     packed_rows,
+    warp_a_row,
 )
 from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
@@ -26,7 +27,6 @@ LANES = 16  # threads of a sum that shares its block with others
 MIN_RUN = 128  # lines whose terms of gamma's and beta's gradients are added up together
 MAX_RUNS = 32
 SHORT = 2048  # elements of a row that has a warp of its own
-ROWS = 8  # that share a block
 
 
 class Lines(NamedTuple):
@@ -58,7 +58,7 @@ class Lines(NamedTuple):
     @property
     def warps(self) -> Shape:
         """The launch of a warp for each line."""
-        return (-(-self.number // ROWS),), (WARP, ROWS)
+        return warp_a_row(self.number)
 
     @property
     def run(self) -> int:

@@ -19,7 +19,8 @@ from runtime.backends.device.operands import class_count
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType
 
-LANES = 16  # threads that compare an id with all others, and ids of a block
+LANES = 16  # threads that compare a few ids with all others; as many such groups are in a block
+FEW = 4
 
 
 def run(name: str, ids: Array, values: Array) -> Any:
@@ -62,7 +63,7 @@ def add_up(
     wrong = error_place(call.context, "id", classes)
     sort = launch(
         run("sort_ids", ids, rows),
-        (-(-ids.size // LANES),),
+        (-(-ids.size // (FEW * LANES)),),
         (LANES, LANES),
         ids,
         order,
