@@ -118,11 +118,10 @@ def forked(device: Device, steps: Sequence[Call], done: Callable[[Call], None]) 
         steps: The calls.
         done: Is told each that has been made.
     """
-    waits = last_conflicts(steps)
-    wanted = {*waits} - {BEGIN}
-    events: dict[int, Any] = {}
+    forks, waits = any(step.beside for step in steps), last_conflicts(steps)
+    wanted, events = {*waits} - {BEGIN}, dict[int, Any]()
     known = {False: BEGIN, True: BEGIN}  # the last call of the other side that each waits for
-    if wanted or any(step.beside for step in steps):
+    if forks:
         device.wait(device.record(beside=False), beside=True)
     for at, (step, last) in enumerate(zip(steps, waits, strict=True)):
         beside = step.beside
@@ -134,7 +133,7 @@ def forked(device: Device, steps: Sequence[Call], done: Callable[[Call], None]) 
         if at in wanted:
             events[at] = device.record(beside=beside)
         done(step)
-    if any(step.beside for step in steps):
+    if forks:
         device.wait(device.record(beside=True), beside=False)
 
 
@@ -145,8 +144,6 @@ def last_conflicts(steps: Sequence[Call]) -> list[int]:
     there is none.
     """
     found = [BEGIN] * len(steps)
-    if not any(step.beside for step in steps):
-        return found
     rows = [
         (address(array), address(array) + array.nbytes, at, step.beside, writes)
         for at, step in enumerate(steps)
