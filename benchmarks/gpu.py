@@ -82,6 +82,28 @@ STEPS = (
         ),
         300,
     ),
+    Step(
+        "contexts",
+        (
+            "-m",
+            "benchmarks.lstm_lm",
+            "--gpu",
+            "--unchecked",
+            "--contenders",
+            "symgraph-gpu",
+            "symgraph-gpu-2-even",
+            "symgraph-gpu-4-even",
+            "--configs",
+            "small",
+            "large@64",
+            "deep@128",
+            "--rounds",
+            "3",
+            "--steps",
+            "20",
+        ),
+        180,
+    ),
 )
 
 

@@ -110,7 +110,8 @@ class Benchmark:
         for config in self.options.configs:
             for name in self.options.contenders:
                 contender, _ = self.contender(name)
-                if contender.interpreter != "symgraph" or contender.arguments[-1] == "1":
+                plans = contender.arguments[-1] != "1" and "--even" not in contender.arguments
+                if contender.interpreter != "symgraph" or not plans:
                     with suppress(LeftOut):
                         self._begun[config, name] = stack.enter_context(self.launch(config, name))
         for process in self._begun.values():

@@ -91,8 +91,7 @@ def attention(x: Symbol, heads: int, mask: Symbol, size: tuple[int, int], name: 
     """
     steps, hidden = size
     qkv = sym.FullyConnected(x, num_hidden=3 * hidden, flatten=False, name=f"{name}_qkv")
-    parts = sym.SliceChannel(qkv, num_outputs=3, axis=2, name=f"{name}_parts")
-    query, key, value = (split_heads(part, steps, heads, hidden // heads) for part in parts)
+    query, key, value = split_heads(qkv, steps, heads, hidden // heads, name)
     scores = sym.batch_dot(query, key, transpose_b=True, name=f"{name}_scores")
     scores = scores * (hidden // heads) ** -0.5
     weights = sym.softmax(sym.broadcast_add(scores, mask), axis=-1, name=f"{name}_weights")
@@ -103,10 +102,15 @@ def attention(x: Symbol, heads: int, mask: Symbol, size: tuple[int, int], name: 
     return sym.FullyConnected(context, num_hidden=hidden, flatten=False, name=f"{name}_out")
 
 
-def split_heads(x: Symbol, steps: int, heads: int, size: int) -> Symbol:
-    """Reshape (batch, steps, heads * size) to (batch * heads, steps, size)."""
-    x = sym.transpose(sym.Reshape(x, shape=(-1, steps, heads, size)), axes=(0, 2, 1, 3))
-    return sym.Reshape(x, shape=(-1, steps, size))
+def split_heads(qkv: Symbol, steps: int, heads: int, size: int, name: str) -> list[Symbol]:
+    """Split (batch, steps, 3 * heads * size) into 3 of (batch * heads, steps, size).
+
+    That is one copy: the parts then lie one after the other.
+    """
+    qkv = sym.Reshape(qkv, shape=(-1, steps, 3, heads, size))
+    qkv = sym.transpose(qkv, axes=(2, 0, 3, 1, 4), name=f"{name}_heads")
+    parts = sym.SliceChannel(qkv, num_outputs=3, axis=0, name=f"{name}_parts")
+    return [sym.Reshape(part, shape=(-1, steps, size)) for part in parts]
 
 
 def causal_mask(steps: int, dtype: str) -> Symbol:

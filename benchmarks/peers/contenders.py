@@ -67,8 +67,8 @@ def _ours(title: str, devices: int, threads: int) -> Contender:
     return Contender(title, "symgraph", arguments, settings, title)
 
 
-def _on_gpu(title: str, contexts: int, **settings: str) -> Contender:
-    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--gpus", str(contexts))
+def _on_gpu(title: str, contexts: int, *more: str, **settings: str) -> Contender:
+    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", *more, "--gpus", str(contexts))
     return Contender(title, "symgraph", arguments, {"SYMGRAPH_SHARE_GPUS": "1", **settings}, title)
 
 
@@ -100,6 +100,8 @@ CONTENDERS = {
     "symgraph-gpu": _on_gpu("symgraph, one context", 1),
     "symgraph-gpu-2": _on_gpu("symgraph, two contexts on one card", 2),
     "symgraph-gpu-4": _on_gpu("symgraph, four contexts on one card", 4),
+    "symgraph-gpu-2-even": _on_gpu("symgraph, two contexts, layers split evenly", 2, "--even"),
+    "symgraph-gpu-4-even": _on_gpu("symgraph, four contexts, layers split evenly", 4, "--even"),
     "symgraph-gpu-calls": _on_gpu("symgraph without CUDA graphs", 1, SYMGRAPH_CUDA_GRAPHS="0"),
     "torch-gpu": _peer(
         "PyTorch nn.LSTM, cuDNN",
@@ -229,10 +231,10 @@ class Process:
         self._signal(signal.SIGSTOP)
         return found
 
-    def run(self, steps: int, limit: float) -> dict[str, Any]:
-        """Run some steps and return their seconds; LeftOut as in `ready`."""
+    def run(self, steps: int, limit: float, word: str = "run") -> dict[str, Any]:
+        """Run some steps, or `trace` them, and return the answer; LeftOut as in `ready`."""
         self._signal(signal.SIGCONT)
-        self._child.stdin.write(f"run {steps}\n".encode())
+        self._child.stdin.write(f"{word} {steps}\n".encode())
         self._child.stdin.flush()
         found = self._answer(limit)
         self._signal(signal.SIGSTOP)

@@ -1,8 +1,9 @@
 """The protocol that all contenders share: configurations, data and a loop over stdin.
 
 A contender prepares, reports it in one JSON line, and answers each line `run K` on stdin with one
-JSON line: the seconds of K training steps. Peers run this file in other environments, so it
-requires only numpy, of any version.
+JSON line: the seconds of K training steps. On a GPU, `trace K` also asks for what the card did;
+this requires PyTorch. Peers run this file in other environments, so the rest requires only numpy,
+of any version.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,16 +112,36 @@ def serve(
     reset_peak()
     answer({"versions": versions, "choice": choice, "blas": blas_kernels()})
     number = WARM_UP
-    for _, count in commands():
-        seconds = []
-        for _ in range(count):
-            before()
-            start = time.perf_counter()
-            loss = step(number % BATCHES)
-            seconds.append(time.perf_counter() - start)
-            number += 1
+    for word, count in commands():
+        seconds, work = [], list[Work]()
+        with tracing(work) if word == "trace" else nullcontext():
+            for _ in range(count):
+                before()
+                start = time.perf_counter()
+                loss = step(number % BATCHES)
+                seconds.append(time.perf_counter() - start)
+                number += 1
         peak = peak_bytes() if memory is None else memory()
-        answer({"seconds": seconds, "loss": float(loss), "peak_bytes": peak})
+        answer({"seconds": seconds, "loss": float(loss), "peak_bytes": peak, "work": work})
+
+
+#: A kernel or copy on a GPU: its name, stream, and when it began and ended, in microseconds.
+Work = tuple[str, int, float, float]
+
+
+@contextmanager
+def tracing(work: list[Work]) -> Iterator[None]:
+    """Note what GPUs do for this process, by CUPTI, which PyTorch's profiler asks for it."""
+    import torch
+
+    device = torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[device]) as profile:
+        yield
+    work += [
+        (event.name, event.device_resource_id, event.time_range.start, event.time_range.end)
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
 
 
 def commands() -> Iterator[tuple[str, int]]:

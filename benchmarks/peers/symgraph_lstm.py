@@ -4,7 +4,7 @@
 
 --gpus 2 uses gpu(0) and gpu(1) instead of cores. On two devices the decoder is split over both, and
 the planner chooses everything except KEY=VALUE: fields of runtime.Options, such as micro_batches=2
-time_segment=5.
+time_segment=5. With --even the planner chooses nothing: each device has as many layers as the next.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from benchmarks.peers.protocol import CLIP, CONFIGS, RATE, VOCAB, Config, batche
 from examples import lstm_lm, transformer_lm
 from runtime import Cluster, Options, Plan, Session, initialize, make_cluster, plan
 from runtime.backends.device.arrays import device
+from runtime.planning.mixed_step import predict
+from runtime.planning.step import StepPrograms
+from runtime.profiling.calibration.pricing import measured_prices
 from symgraph.core.types import Array
 
 GRADIENT_RATE = (
@@ -40,12 +43,29 @@ def model_of(config: Config) -> sg.Model:
     return lstm_lm.build(config.batch, config.steps, VOCAB, layers, hidden, hidden, residual=False)
 
 
-def make_plan(config: Config, contexts: tuple[sg.Context, ...], overrides: dict[str, Any]) -> Plan:
+def even_groups(config: Config, contexts: tuple[sg.Context, ...]) -> dict[str, sg.Context]:
+    """Place the same number of layers on each device, or one more."""
+    layers, count = config.layers, len(contexts)
+    if layers < count:
+        raise SystemExit(f"{layers} layers cannot be split evenly over {count} devices")
+    of_layers = {f"layer{i}": contexts[i * count // layers] for i in range(layers)}
+    return {"embed": contexts[0], **of_layers, "decode": contexts[-1]}
+
+
+def make_plan(
+    config: Config,
+    contexts: tuple[sg.Context, ...],
+    overrides: dict[str, Any],
+    *,
+    even: bool = False,
+) -> Plan:
     model = model_of(config)
     options = Options(
         default=contexts[0], devices=contexts, states=model.states, update=True, whole=False
     )
-    if len(contexts) > 1:
+    if even:
+        options = replace(options, groups=even_groups(config, contexts))
+    elif len(contexts) > 1:
         options = replace(
             options,
             groups={"decode": contexts},
@@ -100,6 +120,13 @@ def choice_of(made: Plan) -> str:
     )
 
 
+def predicted(made: Plan, contexts: tuple[sg.Context, ...]) -> str:
+    """Predict a step from kernels that are measured one by one on its devices."""
+    prices = measured_prices(made.network.first, contexts)
+    seconds = predict(StepPrograms.of(made), prices).makespan
+    return f"predicted {seconds * 1e3:.2f} ms a step"
+
+
 def held_on_gpus(contexts: tuple[sg.Context, ...]) -> int:
     """Return the bytes that this process has taken on the GPUs, as CuPy's pools know them."""
     pool = device(contexts[0]).xp.get_default_memory_pool()
@@ -111,6 +138,8 @@ def main() -> None:
     parser.add_argument("config", choices=CONFIGS)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="contexts on GPUs")
+    parser.add_argument("--even", action="store_true", help="split the layers evenly")
+    parser.add_argument("--predict", action="store_true", help="say how long a step is to take")
     parser.add_argument("--gradients", type=Path, help="write a step's gradients to this file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
@@ -118,7 +147,11 @@ def main() -> None:
     pairs = (text.partition("=") for text in options.overrides)
     kind, count = (sg.gpu, options.gpus) if options.gpus else (sg.cpu, options.devices)
     contexts = tuple(map(kind, range(count)))
-    made = make_plan(config, contexts, {key: yaml.safe_load(value) for key, _, value in pairs})
+    overrides = {key: yaml.safe_load(value) for key, _, value in pairs}
+    made = make_plan(config, contexts, overrides, even=options.even)
+    choice = [choice_of(made)] if count > 1 else []
+    if options.predict:
+        choice.append(predicted(made, contexts))
     with make_cluster("threads", count) as cluster:
         if options.gradients is not None:
             save_gradients(options.gradients, made, cluster, config)
@@ -134,7 +167,7 @@ def main() -> None:
         serve(
             lambda number: loss_of(session.step(data[number])),
             f"symgraph {sg.__version__}, numpy {np.__version__}",
-            choice=choice_of(made) if count > 1 else "",
+            choice="; ".join(choice),
             memory=(lambda: held_on_gpus(contexts)) if options.gpus else None,
         )
 

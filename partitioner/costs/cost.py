@@ -154,10 +154,11 @@ class Caches(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Bytes per second through memory, while the other devices do the same."""
+    """What a step takes besides its bodies: bytes per second, while other devices do the same."""
 
     passes: float  #: over large arrays that are read and written
     packing: float  #: of parameters into another layout
+    step: float = 0.0  #: seconds in which a GPU waits while the host begins and ends a step
 
     @classmethod
     def mean(cls, rates: Sequence[Rates]) -> Rates:

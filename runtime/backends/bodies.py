@@ -52,13 +52,17 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     #: Whether it does the same with the same memory in every training run, and in every other.
     fixed: bool = True
+    #: The arrays that it reads and writes; only those of a GPU's calls are told.
+    arrays: tuple[tuple[Array, ...], tuple[Array, ...]] = ((), ())
+    #: Whether a CUDA graph may run it beside later calls, since it has scratch of its own.
+    beside: bool = False
 
 
 def make(steps: Sequence[Call]) -> None:
     """Make all calls; NodeFailed, raised from the node's own error, names one that fails."""
     name = ""
     try:
-        for name, function, args, _ in steps:  # noqa: B007
+        for name, function, args, *_ in steps:  # noqa: B007
             function(*args)
     except NodeFailed:
         raise
@@ -279,6 +283,9 @@ class Binder:
         """
         if is_view(node, body.graph) or (is_join(node) and _side_by_side(ins, outs[0])):
             return
+        if not self.device.is_host:
+            yield from self._on_card(node, ins, outs)
+            return
         named = [body.imports.get(v.node, v) for v in node.inputs]
         weights = tuple([v.node in self.parameters or v.node in self.casts for v in named])
         packing: list[Call] = []
@@ -305,10 +312,23 @@ class Binder:
             bound = bind_call(node.op, call, self.makers)
         yield from packing
         if bound.function is not noop:
-            computed, op = bound.function is _compute, find(node.op)
-            if computed and not self.device.is_host:
-                bound = BoundCall(_making, (self.device, *bound))
-            yield Call(node.name, *bound, not (computed and (op.random or op.reads_on_host)))
+            yield Call(node.name, *bound)
+
+    def _on_card(
+        self, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]
+    ) -> Iterator[Call]:
+        """Yield a node's call on a GPU."""
+        op = find(node.op)
+        self.context.beside = op.name in cuda.BESIDE
+        bound = bind_call(op.name, KernelCall(node.attrs, ins, outs, self.context), self.makers)
+        beside, self.context.beside = self.context.beside, False
+        if bound.function is _compute:
+            beside, bound = False, BoundCall(_making, (self.device, *bound))
+            fixed = not (op.random or op.reads_on_host)
+        else:
+            fixed = True
+        if bound.function is not noop:
+            yield Call(node.name, *bound, fixed, (ins, outs), beside)
 
 
 def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, str]:

@@ -3,21 +3,36 @@
 An unrolled network consists of thousands of short calls, and a GPU finishes one before the host has
 made the next. So from the second run on, one launch of a graph replaces neighbouring calls. Calls
 can be captured if they do the same with the same addresses in every run (`Call.fixed`).
+
+The calls of a graph need not run one after the other. Those that give gradients of parameters, for
+which nothing waits but the end of the step, run beside the rest. Two calls keep their order only if
+one writes memory that the other uses; all addresses are known.
+
+    layer       2  2  2  2  1  1  1  1  0  0  0  0      time steps, backward
+    beside                  [ dW 2 ]    [ dW 1 ]  [ dW 0 ]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
+from typing import Any
 
+import numpy as np
+
+from partitioner.base.types import FORWARD
 from runtime.backends.bodies import BoundBody, Call, make
-from runtime.backends.device.arrays import Device
+from runtime.backends.cuda.blas import blas_of
+from runtime.backends.device.arrays import Device, address
 from runtime.backends.device.table import CallContext
 from symgraph.core.errors import LimitError
 
-# Calls of a run's first graph: the more calls a graph has, the longer the host takes to launch it,
-# and as a step begins the card has nothing else to do.
+# Calls of the first graph of a run forward: the more calls a graph has, the longer the host takes
+# to launch it, and as a step begins the card has nothing else to do.
 FIRST = 96
+BEGIN = -1  # stands for the begin of the graph in place of a call
 
 
 class CapturedRun:
@@ -28,8 +43,16 @@ class CapturedRun:
     `apart` then has the names of the nodes whose calls are still made each time.
     """
 
-    def __init__(self, device: Device, context: CallContext, steps: Sequence[Call]) -> None:
-        self._device, self._clock, self._steps = device, context, steps
+    def __init__(
+        self, device: Device, context: CallContext, steps: Sequence[Call], first: int = 0
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            device, context, steps: The device, what its calls depend on, and the calls.
+            first: The calls of the first graph, if there are many more; 0: all are in one.
+        """
+        self._device, self._clock, self._steps, self._first = device, context, steps, first
         self._launches: dict[bool, Sequence[Call]] = {}
         self.apart: list[str] = []
 
@@ -51,7 +74,7 @@ class CapturedRun:
 
     def _whole(self, steps: Sequence[Call]) -> Iterator[Call]:
         """Yield one launch for all calls, or several around those that cannot be captured."""
-        first = FIRST if len(steps) > 2 * FIRST else 0
+        first = self._first if len(steps) > 2 * self._first else 0
         waiting = [part for part in (steps[first:], steps[:first]) if part]  # the next ones last
         while waiting:
             some = waiting.pop()
@@ -66,14 +89,12 @@ class CapturedRun:
     def _tried(self, steps: Sequence[Call]) -> tuple[Callable[[], None] | None, int]:
         """Return one launch for all calls, or None, and the number of calls that were captured."""
         done: list[Call] = []
-
-        def calls() -> None:
-            for step in steps:
-                step.function(*step.args)
-                done.append(step)
-
+        queue = partial(forked, self._device, steps, done.append)
         try:
-            return self._device.captured(calls), len(steps)
+            if any(step.beside for step in steps):
+                with self._device.beside():
+                    blas_of(self._device.xp)  # allocates, which a capture must not
+            return self._device.captured(queue), len(steps)
         except LimitError:
             raise
         except Exception:  # of the capture: the calls themselves succeeded in the first run
@@ -84,9 +105,67 @@ class CapturedRun:
         yield from steps
 
 
+# -- beside other calls --------------------------------------------------------------------------
+
+
+def forked(device: Device, steps: Sequence[Call], done: Callable[[Call], None]) -> None:
+    """Make calls while they are captured, some of them beside the others.
+
+    Those wait for each other only where memory demands it.
+
+    Args:
+        device: The device that captures.
+        steps: The calls.
+        done: Is told each that has been made.
+    """
+    forks, waits = any(step.beside for step in steps), last_conflicts(steps)
+    wanted, events = {*waits} - {BEGIN}, dict[int, Any]()
+    known = {False: BEGIN, True: BEGIN}  # the last call of the other side that each waits for
+    if forks:
+        device.wait(device.record(beside=False), beside=True)
+    for at, (step, last) in enumerate(zip(steps, waits, strict=True)):
+        beside = step.beside
+        if last > known[beside]:
+            device.wait(events[last], beside=beside)
+            known[beside] = last
+        with device.beside() if beside else nullcontext():
+            step.function(*step.args)
+        if at in wanted:
+            events[at] = device.record(beside=beside)
+        done(step)
+    if forks:
+        device.wait(device.record(beside=True), beside=False)
+
+
+def last_conflicts(steps: Sequence[Call]) -> list[int]:
+    """Return for each call the last one before it, on the other side, that must have ended.
+
+    That is one which writes what this one reads or writes, or reads what it writes; `BEGIN` if
+    there is none.
+    """
+    found = [BEGIN] * len(steps)
+    rows = [
+        (address(array), address(array) + array.nbytes, at, step.beside, writes)
+        for at, step in enumerate(steps)
+        for writes, arrays in enumerate(step.arrays)
+        for array in arrays
+    ]
+    begin, end, at, beside, writes = np.array(rows, np.int64).reshape(-1, 5).T
+    for place in np.flatnonzero(beside):
+        this = int(at[place])
+        conflicts = (begin < end[place]) & (begin[place] < end) & (beside == 0)
+        others = at[conflicts & ((writes | writes[place]) == 1)]
+        before = others[others < this]
+        found[this] = max(found[this], int(before.max(initial=BEGIN)))
+        for other in others[others > this].tolist():
+            found[other] = max(found[other], this)
+    return found
+
+
 def replayed(
     device: Device, context: CallContext, body: BoundBody, adding: Sequence[Call]
 ) -> tuple[BoundBody, list[Call]]:
     """Return the same run with all calls, the sums included, captured as one."""
-    replay = CapturedRun(device, context, (*body.steps, *adding))
+    first = FIRST if body.key.phase == FORWARD else 0
+    replay = CapturedRun(device, context, (*body.steps, *adding), first)
     return body._replace(steps=(Call(str(body.key), replay, ()),)), []

@@ -19,7 +19,7 @@ from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
 from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
-from runtime.backends.cuda import KERNELS, rank_memory
+from runtime.backends.cuda import BESIDE, KERNELS, rank_memory
 from runtime.backends.cuda.base import PLANNED, Needs, absent
 from runtime.backends.cuda.blas import workspace_held
 from runtime.backends.device.arrays import Device
@@ -64,7 +64,9 @@ def scratch_held(device: Device, context: CallContext) -> int:
     if device.is_host:
         return SCRATCH.held + WIDE.held
     with device.use():
-        return rank_memory.scratch_held(context) + workspace_held() + device.set_aside_bytes
+        held = rank_memory.scratch_held(context) + workspace_held() + device.set_aside_bytes
+        with device.beside():
+            return held + workspace_held()
 
 
 def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
@@ -94,19 +96,20 @@ def _like(type_: TensorType) -> Array:
 
 def _on_card(calls: Sequence[tuple[Node, Graph]]) -> tuple[int, int]:
     """Return the bytes of kernels and cuBLAS, and those of own computations."""
-    sizes: set[int] = set()
-    workspace = own = 0
+    streams = Needs(), Needs()  # of the work, and of what runs beside it
+    own = 0
     for node, graph in calls:
         if node.is_variable or is_view(node, graph):
             continue
-        ins = tuple(graph.types_of(node.inputs))
-        needs = kernel_needs(find(node.op).name, tuple(node.attrs.items()), ins, node.types)
+        op, ins = find(node.op), tuple(graph.types_of(node.inputs))
+        needs = kernel_needs(op.name, tuple(node.attrs.items()), ins, node.types)
         if needs is None:
-            own = max(own, own_bytes(find(node.op), node.attrs, ins, node.types))
+            own = max(own, own_bytes(op, node.attrs, ins, node.types))
         else:
-            sizes |= needs.pieces
-            workspace = max(workspace, needs.workspace)
-    return sum(sizes) + workspace, own
+            stream = streams[op.name in BESIDE]
+            stream.pieces |= needs.pieces
+            stream.workspace = max(stream.workspace, needs.workspace)
+    return sum(sum(needs.pieces) + needs.workspace for needs in streams), own
 
 
 @lru_cache(maxsize=1 << 14)

@@ -3,6 +3,7 @@
 Everything that can be looked up is looked up here, once; a step walks a list of bound calls. Where
 they are needed, these are added to the plain calls:
 
+* bundles: messages that travel together have one call, see bundles.py.
 * receives beside work. A GPU receives messages on a stream of their own. The host runs ahead of
   its GPU, so when it issues a receive, the GPU may still execute earlier runs. The message arrives
   meanwhile, as soon as its place in the arena is free: after the last instruction that needs the
@@ -25,12 +26,23 @@ from runtime.backends.cuda_graphs import replayed
 from runtime.backends.device import settings
 from runtime.backends.device.arrays import Device
 from runtime.backends.device.receive_stream import ReceiveStream
+from runtime.backends.parcels import Parcel
+from runtime.engine.bundles import Bundle, bundled
 from runtime.engine.rank import Rank
 from runtime.planning.memory.arena import Arena, Kind, Message
 from runtime.planning.memory.tree_sum import Keep
 from runtime.planning.step import StepBatches
-from runtime.schedule.instructions import RECV, Collective, Free, Instruction, Run, Send, Update
-from runtime.schedule.program import Program
+from runtime.schedule.instructions import (
+    RECV,
+    Collective,
+    Free,
+    Instruction,
+    Recv,
+    Run,
+    Send,
+    Update,
+)
+from runtime.schedule.program import Program, Schedule
 from symgraph.core.types import Array, TensorType
 from symgraph.passes.replicate import copies_of
 
@@ -38,31 +50,34 @@ Call = Callable[[], None]
 
 
 class BoundProgram(NamedTuple):
-    """A rank's program and the call that does each instruction."""
+    """A rank's program and its calls."""
 
     program: Program
-    calls: list[Call]
+    #: The call that does each instruction; None: one before it has done it.
+    calls: Sequence[Call | None]
+    #: The place of a bundle's first message -> the places of all its messages.
+    bundles: Mapping[int, Sequence[int]]
 
 
 def bind_programs(
-    rank: Rank, programs: Sequence[Program], arena: Arena
+    rank: Rank, schedules: Sequence[Schedule], arena: Arena
 ) -> tuple[list[BoundProgram], dict[str, Array]]:
-    """Bind the programs of a step, which run one after the other, to a rank's memory.
+    """Bind a rank's programs of a step, which run one after the other, to its memory.
 
     Returns:
         The bound programs; the array of each variable's summed gradient.
     """
     device, bind = rank.device, Bind(rank, arena)
-    bound = [BoundProgram(p, [bind.instruction(i) for i in p]) for p in programs]
+    bound = [bind.program(schedule) for schedule in schedules]
     if device.receive_stream is not None:
-        begins = accumulate(map(len, programs), initial=0)
+        begins = accumulate([len(one.program) for one in bound], initial=0)
         bound = [
-            BoundProgram(p, beside_work(device.receive_stream, p, calls, arena.free, begin))
-            for (p, calls), begin in zip(bound, begins, strict=False)
+            beside_work(device.receive_stream, one, arena.free, begin)
+            for one, begin in zip(bound, begins, strict=False)
         ]
-    if len(programs) == 1:  # what comes between several may change gradients
-        bound = [BoundProgram(p, with_sums(rank, p, calls)) for p, calls in bound]
-    return [BoundProgram(p, in_ranges(device, p, calls)) for p, calls in bound], bind.grads
+    if len(bound) == 1:  # what comes between several may change gradients
+        bound = [with_sums(rank, one) for one in bound]
+    return [in_ranges(device, one) for one in bound], bind.grads
 
 
 class Bind:
@@ -91,8 +106,42 @@ class Bind:
         self.bodies: dict[object, BoundBody] = {}
         self.grads: dict[str, Array] = {}
 
+    def program(self, schedule: Schedule) -> BoundProgram:
+        """Bind the rank's program of a schedule."""
+        program, devices = schedule.programs[self.rank.rank], self.rank.plan.devices
+        found = bundled(schedule, self.rank.rank, devices, self._channel)
+        bundles = {places[0]: places for places in found}
+        calls: dict[int, Call | None] = {}
+        for first, places in bundles.items():
+            calls |= dict.fromkeys(places)
+            calls[first] = self._bundle([program[at] for at in places])
+        every = [calls[at] if at in calls else self.instruction(i) for at, i in enumerate(program)]
+        return BoundProgram(program, every, bundles)
+
+    def _channel(self, message: Message) -> tuple[int, int] | None:
+        tag, mb = message
+        edge, partition = self.edges[self.kinds[mb]][tag], self.partitions[self.kinds[mb]]
+        return None if edge.exchange else (partition.rank(edge.src), partition.rank(edge.dst))
+
+    def _bundle(self, instructions: Sequence[Instruction]) -> Call:
+        """Make the call that sends or receives messages which travel together."""
+        own, arrays, makers = [], [], {}
+        sends = isinstance(instructions[0], Send)
+        for instruction in instructions:
+            assert isinstance(instruction, Send | Recv)
+            mb = instruction.mb
+            edge = self.edges[self.kinds[mb]][instruction.tag]
+            own.append((edge, mb))
+            arrays.append(self._array(edge, edge.src if sends else edge.dst, mb))
+            makers[edge.src, mb] = edge
+        ends = self._channel((own[0][0].tag, own[0][1]))
+        assert ends is not None
+        tags = tuple([edge.tag for edge, _ in own])
+        bundle = Bundle(ends[sends], tags, Parcel(arrays), own[0], makers)
+        return partial(self.rank.send if sends else self.rank.recv, bundle)
+
     def instruction(self, instruction: Instruction) -> Call:
-        """Make the call that does an instruction."""
+        """Make the call that does an instruction, other than a message that is in a bundle."""
         rank = self.rank
         if isinstance(instruction, (Update, Collective)):
             return partial(rank.finish, instruction)
@@ -109,11 +158,8 @@ class Bind:
             return partial(rank.free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]
         if isinstance(instruction, Send):
-            array = self._array(edge, edge.src, mb)
-            if edge.exchange:
-                return partial(rank.exchanges.give, edge.tag, mb, array)
-            return partial(rank.send, edge, array, mb)
-        return partial(rank.recv, edge, self._array(edge, edge.dst, mb), mb)
+            return partial(rank.exchanges.give, edge.tag, mb, self._array(edge, edge.src, mb))
+        return partial(rank.take, edge, self._array(edge, edge.dst, mb), mb)
 
     def _adding(self, body: BoundBody, mb: int) -> list[BodyCall]:
         """Make the calls that add the gradients of a run to those of other micro-batches."""
@@ -127,11 +173,13 @@ class Bind:
         for name, step in self.arena.adding.get((body.key, mb), ()):
             term = terms[gradients[name]]
             if isinstance(step, Keep):
-                calls.append(BodyCall(name, copyto, (self._sum(name, step.number, term), term)))
+                total = self._sum(name, step.number, term)
+                calls.append(BodyCall(name, copyto, (total, term), True, ((term,), (total,))))
             else:
                 total = self._sum(name, step.into, term)
                 more = self._sum(name, step.number, term) if step.ends else term
-                calls.append(BodyCall(name, add, (total, more, total)))
+                used = (total, more), (total,)
+                calls.append(BodyCall(name, add, (total, more, total), True, used))
             self.grads[name] = self._sum(name, self.arena.totals[name], term)
         return calls
 
@@ -164,57 +212,53 @@ class Bind:
 
 
 def beside_work(
-    stream: ReceiveStream,
-    program: Program,
-    calls: Sequence[Call],
-    free: Mapping[Message, int],
-    begin: int,
-) -> list[Call]:
+    stream: ReceiveStream, bound: BoundProgram, free: Mapping[Message, int], begin: int
+) -> BoundProgram:
     """Move the receives of early messages to a stream.
 
     Args:
         stream: The stream of receives.
-        program: The instructions.
-        calls: The call of each.
+        bound: The program.
         free: Early message -> the last instruction that still uses its memory; see Arena.
         begin: The number of instructions in the programs before this one.
-
-    Returns:
-        The calls of the program.
     """
-    changed = list(calls)
+    changed = list(bound.calls)
     waited = begin  # the stream waits for the work so far, and then goes in order
-    code, at, mb, _ = (column.tolist() for column in program.columns)
-    for place, message in enumerate(zip(at, mb, strict=True)):
-        if code[place] == RECV and message in free:
-            last, event = free[message], None
-            if last > waited:
-                waited, event = last, stream.event()
-                before = last - begin - 1
-                changed[before] = partial(_then_record, changed[before], stream, event)
-            changed[place] = partial(stream.receive, changed[place], event)
-    return changed
+    code, at, mb, _ = (column.tolist() for column in bound.program.columns)
+    for place, call in enumerate(bound.calls):
+        if code[place] != RECV or call is None or (at[place], mb[place]) not in free:
+            continue
+        together = bound.bundles.get(place, (place,))
+        last, event = max([free[at[p], mb[p]] for p in together]), None
+        if last > waited:
+            waited, event = last, stream.event()
+            before = last - begin - 1
+            changed[before] = partial(_then_record, changed[before], stream, event)
+        changed[place] = partial(stream.receive, call, event)
+    return bound._replace(calls=changed)
 
 
-def _then_record(call: Call, stream: ReceiveStream, event: Any) -> None:
-    call()
+def _then_record(call: Call | None, stream: ReceiveStream, event: Any) -> None:
+    if call is not None:
+        call()
     stream.record(event)
 
 
 # -- sums of replicas' gradients -----------------------------------------------------------------
 
 
-def with_sums(rank: Rank, program: Program, calls: Sequence[Call]) -> list[Call]:
+def with_sums(rank: Rank, bound: BoundProgram) -> BoundProgram:
     """Make the runs of a program report the gradients of replicas that they complete.
 
     From the first run that completes some, all runs report, even if they complete none: this
     advances the sums under way.
     """
-    names, changed = last_runs(rank.parts, program), list(calls)
+    names, changed = last_runs(rank.parts, bound.program), list(bound.calls)
     for place in range(min(names, default=len(changed)), len(changed)):
-        if isinstance(program[place], Run):
-            changed[place] = partial(rank.complete, calls[place], names.get(place, []))
-    return changed
+        call = changed[place]
+        if isinstance(bound.program[place], Run) and call is not None:
+            changed[place] = partial(rank.complete, call, names.get(place, []))
+    return bound._replace(calls=changed)
 
 
 def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:
@@ -237,15 +281,19 @@ def last_runs(parts: StepBatches, program: Program) -> dict[int, list[str]]:
 # -- ranges --------------------------------------------------------------------------------------
 
 
-def in_ranges(device: Device, program: Program, calls: Sequence[Call]) -> list[Call]:
-    """Put each call of a GPU's program into a range with its name, if SYMGRAPH_NVTX=1."""
+def in_ranges(device: Device, bound: BoundProgram) -> BoundProgram:
+    """Put each call of a GPU's program into a range, if SYMGRAPH_NVTX=1.
+
+    It has the names of all instructions that the call does.
+    """
     if device.is_host or not settings.nvtx_ranges_are_marked():
-        return [*calls]
-    nvtx = device.xp.cuda.nvtx
-    return [
-        partial(_in_range, nvtx, str(instruction), call)
-        for instruction, call in zip(program, calls, strict=True)
-    ]
+        return bound
+    nvtx, program = device.xp.cuda.nvtx, bound.program
+    changed: list[Call | None] = []
+    for place, call in enumerate(bound.calls):
+        done = [str(program[at]) for at in bound.bundles.get(place, (place,))]
+        changed.append(call and partial(_in_range, nvtx, " ".join(done), call))
+    return bound._replace(calls=changed)
 
 
 def _in_range(nvtx: Any, name: str, call: Call) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,8 @@ import numpy as np
 from partitioner.base.collectives import Group
 from partitioner.cutting.replicas import collective_groups, own_pieces
 from runtime.backends.bodies import NodeFailed
-from runtime.backends.device.arrays import on_host
 from runtime.backends.device.table import Step
-from runtime.backends.updates import make, squared_norms, update
+from runtime.backends.updates import Update, prepare, squared_norms, step_of
 from runtime.engine.divergence import IGNORE, SKIP
 from runtime.engine.rank import Rank
 from runtime.engine.replica_sums import ReplicaSums
@@ -31,11 +33,22 @@ from symgraph.passes.shards import Shard, parameter_of
 def local_scalars(rank: Rank) -> dict[str, float]:
     """Sum the plan's figures that this rank computes over the whole batch."""
     with rank.device.use():
-        return {
-            name: float(on_host(assemble(PARTIAL, rank.outputs[value])).reshape(()))
-            for name, value in rank.plan.scalars.items()
-            if value in rank.outputs
-        }
+        sums = sums_here(rank)
+        return as_floats(sums, rank.read([*sums.values()]))
+
+
+def sums_here(rank: Rank) -> dict[str, Array]:
+    """Return the figures of `local_scalars` where they are computed."""
+    return {
+        name: assemble(PARTIAL, rank.outputs[value])
+        for name, value in rank.plan.scalars.items()
+        if value in rank.outputs
+    }
+
+
+def as_floats(names: Iterable[str], values: Iterable[Array]) -> dict[str, float]:
+    """Return arrays of one number each as numbers."""
+    return {name: float(v.reshape(())) for name, v in zip(names, values, strict=True)}
 
 
 def scale_feeds(plan: Plan, scale: LossScale) -> dict[str, Array]:
@@ -48,6 +61,25 @@ def overflowing(plan: Plan) -> AbstractContextManager[object]:
     """Silence numpy's warnings of overflow in this thread, if such steps are left out anyway."""
     free = plan.grads and plan.options.loss_scale.dynamic
     return np.errstate(over="ignore", invalid="ignore") if free else nullcontext()
+
+
+def _apply(
+    node: str,
+    optimizer: Optimizer,
+    xp: ModuleType,
+    parameter: str,
+    weight: Array,
+    grad: Array,
+    state: dict[str, Array],
+    count: int,
+    tags: Mapping[str, str],
+    scale: float,
+) -> None:
+    """Update a parameter by the optimizer's own code; NodeFailed if that fails."""
+    try:
+        optimizer.apply(xp, parameter, weight, grad, state, count, scale, tags)
+    except Exception as error:
+        raise NodeFailed(node) from error
 
 
 class OptimizerStep:
@@ -130,6 +162,7 @@ class OptimizerStep:
         if not optimizer.by_element:
             self._require_whole(type(optimizer).__name__, shards)
         self._sums: ReplicaSums | None = None
+        self._updates: dict[int, list[Update]] = {}  # by stage
 
     def _require_whole(self, rule: str, shards: Mapping[str, Shard]) -> None:
         """Raise ConfigError if a parameter is updated in parts, by a rule that is not for parts."""
@@ -208,10 +241,11 @@ class OptimizerStep:
             if self._norms and rank.plan.rank_of(name) == rank.rank and name not in self._copies
         ]
         gradients = [rank.gradient(self._names[place]) for place in places]
-        squares_of = squared_norms(rank.device.xp, gradients)  # asked for before anybody waits
-        rank.check()  # an error that a GPU noted must not be taken for divergence
-        vector[places] = squares_of()
-        local = local_scalars(rank)
+        sums = sums_here(rank)  # a GPU has this and the next to do before anybody waits for it
+        asked = [squared_norms(rank.device.xp, gradients), *sums.values()]
+        self._prepare(rank)
+        vector[places], *values = rank.read(asked)
+        local = as_floats(sums, values)
         for place, name in enumerate(self._figure_names, norms):
             vector[place] = local.get(name, 0.0)
         vector[-2:] = self.saved, float(self.stop)
@@ -250,33 +284,41 @@ class OptimizerStep:
         self.updates += 1
         self.optimizer.num_update = self.updates  # alike on all ranks
 
+    def _prepare(self, rank: Rank) -> None:
+        """Prepare the updates of this rank's parameters; NodeFailed names one that cannot be.
+
+        A GPU is still at work on their gradients, and soon waits for the updates.
+        """
+        placement, xp = rank.plan.placement, rank.device.xp
+        steps: dict[int, list[Step]] = defaultdict(list)
+        self._updates = defaultdict(list)
+        for name in self._names:
+            stage = placement.stage_of[name]
+            if placement.rank_of[stage] != rank.rank:
+                continue
+            weight, parameter = self.piece(name, rank.arrays[name]), self._parameters[name]
+            if name not in self.states:
+                self.states[name] = self.optimizer.state(parameter, weight)
+            if not weight.size:
+                continue
+            grad, state = self.piece(name, rank.gradient(name)), self.states[name]
+            count, tags = self.updates + 1, self._tags[name]
+            try:
+                step = step_of(xp, self.optimizer, parameter, weight, grad, state, count, tags)
+            except Exception as error:
+                raise NodeFailed(name) from error
+            if step is None:
+                given = self.optimizer, xp, parameter, weight, grad, state, count, tags
+                self._updates[stage].append(partial(_apply, name, *given))
+            else:
+                steps[stage].append(step)
+        for stage, some in steps.items():
+            self._updates[stage].append(prepare(xp, some))
+
     def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        stage_of, xp, steps = rank.plan.placement.stage_of, rank.device.xp, list[Step]()
-        for name in self._names:
-            if stage_of[name] == stage:
-                weight, parameter = self.piece(name, rank.arrays[name]), self._parameters[name]
-                if name not in self.states:
-                    self.states[name] = self.optimizer.state(parameter, weight)
-                if self._skipped or not weight.size:
-                    continue
-                try:
-                    step = update(
-                        xp,
-                        self.optimizer,
-                        parameter,
-                        weight,
-                        self.piece(name, rank.gradient(name)),
-                        self.states[name],
-                        self.updates,
-                        self._scale,
-                        self._tags[name],
-                    )
-                except Exception as error:
-                    raise NodeFailed(name) from error
-                if step is not None:
-                    steps.append(step)
-        make(xp, steps)
+        for update in () if self._skipped else self._updates[stage]:
+            update(self._scale)
 
     def piece(self, name: str, array: Array) -> Array:
         """View the elements of an array like a variable that this rank has the states of."""

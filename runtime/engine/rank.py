@@ -5,17 +5,20 @@ A worker (see runtime.engine.worker) binds instructions to the methods here, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 from partitioner.base.collectives import Group
 from partitioner.base.types import BodyKey, CommEdge
 from runtime.backends.bodies import BoundBody, Call, Packs, make, next_states
-from runtime.backends.device.arrays import HOST, copy, device, is_array
+from runtime.backends.copies import copy_all
+from runtime.backends.device.arrays import HOST, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers
 from runtime.backends.device.table import CallContext
+from runtime.engine.bundles import Bundle
 from runtime.engine.divergence import NodeWatch
 from runtime.engine.exchanges import RankExchanges
 from runtime.engine.flight_record import FlightRecord
@@ -27,7 +30,7 @@ from runtime.schedule.instructions import REPLICAS, WEIGHTS, Collective, Free, U
 from runtime.transports.base import Ticket, Transport
 from symgraph.core.errors import GraphError
 from symgraph.core.registry import Env
-from symgraph.core.types import Array, TensorType, Value
+from symgraph.core.types import Array, Value, name_of
 
 NANOSECOND = Fraction(1, 1_000_000_000)
 
@@ -173,7 +176,7 @@ class Rank:
                     raise GraphError(f"no value is given for {name!r} of {type_}")
                 if not is_array(array):
                     raise GraphError(f"{name!r} is given a {type(array).__name__}, not an array")
-                if TensorType(array.shape, str(array.dtype)) != type_:
+                if (array.shape, name_of(array.dtype)) != (type_.shape, type_.dtype):
                     raise GraphError(
                         f"{name!r} of {type_} is given {array.dtype}{list(array.shape)}"
                     )
@@ -197,15 +200,15 @@ class Rank:
             for name, arrays in pairs:
                 if name not in self._before:
                     self._before[name] = [self.device.xp.empty_like(a) for a in arrays]
-                for target, array in zip(self._before[name], arrays, strict=True):
-                    copy(target, array)
+            copies = [zip(self._before[n], arrays, strict=True) for n, arrays in pairs]
+            copy_all(self.device, chain.from_iterable(copies))
 
     def recall(self) -> None:
         """Return to what the last step began with."""
         self.states = {name: self._before[name] for name in self.states}
         with self.device.use():
-            for name in self.auxiliary:
-                copy(self.arrays[name], self._before[name][0])
+            names = self.auxiliary
+            copy_all(self.device, [(self.arrays[n], self._before[n][0]) for n in names])
 
     @cached_property
     def auxiliary(self) -> list[str]:
@@ -222,26 +225,41 @@ class Rank:
         """Return the summed gradient of a variable that lives on this rank."""
         return self.grads[name]
 
-    def check(self) -> None:
-        """Raise the error that calls on a GPU could only record: an id out of range."""
-        self.context.check()
+    def read(self, arrays: Sequence[Array] = ()) -> list[Array]:
+        """Wait for this rank's work and bring some of its arrays to the host.
+
+        Raises:
+            IndexError: An id was out of range, which calls on a GPU can only note.
+        """
+        noted = self.context.errors
+        if noted is None:
+            return self.device.read(arrays)
+        ids, *values = self.device.read([noted.slots, *arrays])
+        noted.check(ids)
+        return values
 
     # -- instructions ------------------------------------------------------------------------
 
     def run_body(self, body: BoundBody, mb: int, adding: Sequence[Call]) -> None:
         """Run a body on a micro-batch, then add up the gradients that it completes."""
-        for name, array in body.fed:
-            self._pinned.feed(array, self._fed(name, mb))
+        self._feed([(array, self._fed(name, mb)) for name, array in body.fed])
         self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         if self.watch is not None:
             self.watch.mb = mb
         body.run()
-        for value, array in body.results:
-            self._keep(value, mb, array)
-        make(adding)
+        kept = [pair for value, array in body.results for pair in self._kept_as(value, mb, array)]
         if self._env.train:
-            for name, array in body.states:
-                self.arrays[name][...] = array
+            kept += [(self.arrays[name], array) for name, array in body.states]
+        copy_all(self.device, kept)
+        make(adding)
+
+    def _feed(self, pairs: Sequence[tuple[Array, Array]]) -> None:
+        """Copy what a run is fed; values of the host may change as soon as this returns."""
+        here = self.device.holds
+        for target, value in pairs:
+            if not here(value):
+                self._pinned.feed(target, value)
+        copy_all(self.device, [pair for pair in pairs if here(pair[1])])
 
     def _fed(self, name: str, mb: int) -> Array:
         """Return the value of a variable for one micro-batch."""
@@ -259,16 +277,16 @@ class Rank:
         at = (slice(None),) * feed.axis + (slice(start, start + kind.size),)
         return self._feeds[part][name][at]
 
-    def _keep(self, value: Value, mb: int, array: Array) -> None:
-        """Copy a result into `outputs` if it is wanted."""
+    def _kept_as(self, value: Value, mb: int, array: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield a result's array in `outputs`, if it is wanted, and the result."""
         kind = self.parts.mbs[mb].kind
         value = self.parts.outputs[kind].get(value, value)
         if value in self.wanted:
             kept = self._kept.get((value, mb))
             if kept is None:
                 kept = self._kept[value, mb] = self.device.xp.empty_like(array)
-            kept[...] = array
             self.outputs.setdefault(value, [None] * len(self.parts.mbs))[mb] = kept
+            yield kept, array
 
     def complete(self, run: Callable[[], None], names: Sequence[str]) -> None:
         """Execute a run that completes these gradients of replicas."""
@@ -276,20 +294,26 @@ class Rank:
         if self.updater is not None:
             self.updater.complete(self, names)
 
-    def send(self, edge: CommEdge, array: Array, mb: int) -> None:
-        """Start to send an edge's value; `free` waits for the end."""
-        ticket = self.transport.send(array, self._rank_of(edge.dst, mb), edge.tag)
-        self._tickets.setdefault((edge.src, mb), []).append((ticket, edge))
+    def send(self, bundle: Bundle) -> None:
+        """Start to send messages; `free` waits for the end."""
+        ticket = self.transport.send_all(bundle.parcel, bundle.peer, bundle.tags)
+        for maker, edge in bundle.makers.items():
+            self._tickets.setdefault(maker, []).append((ticket, edge))
 
-    def recv(self, edge: CommEdge, array: Array, mb: int) -> None:
-        """Wait for an edge's value."""
-        source = self._rank_of(edge.src, mb)
-        where = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
-        self.transport.waiting_for(where)
-        if edge.exchange:
-            self.exchanges.take(edge.tag, mb, array)
-        else:
-            self.transport.recv(array, source, edge.tag)
+    def recv(self, bundle: Bundle) -> None:
+        """Wait for messages."""
+        self._waiting_for(*bundle.first, bundle.peer)
+        self.transport.recv_all(bundle.parcel, bundle.peer, bundle.tags)
+
+    def take(self, edge: CommEdge, array: Array, mb: int) -> None:
+        """Wait for a message of an exchange."""
+        partition = self.parts.partitions[self.parts.mbs[mb].kind]
+        self._waiting_for(edge, mb, partition.rank(edge.src))
+        self.exchanges.take(edge.tag, mb, array)
+
+    def _waiting_for(self, edge: CommEdge, mb: int, source: int) -> None:
+        what = f"R{edge.tag}.{mb} (step {self.step_count}): {edge.value} of rank {source}"
+        self.transport.waiting_for(what)
 
     def free(self, key: BodyKey, mb: int) -> None:
         """Wait until everything that a body sends has been sent."""
@@ -312,6 +336,3 @@ class Rank:
             else:
                 self.transport.waiting_for(f"C (step {self.step_count}): the norms and losses")
                 self.updater.reduce(self)
-
-    def _rank_of(self, key: BodyKey, mb: int) -> int:
-        return self.parts.partitions[self.parts.mbs[mb].kind].rank(key)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from runtime.schedule.instructions import Instruction, decode, encode
+from runtime.schedule.instructions import FREE, Instruction, Run, decode, encode
 from symgraph.core.units import count_text
 from symgraph.frontend.backend import load
 
@@ -38,10 +38,11 @@ class Columns(NamedTuple):
 class Program(Sequence[Instruction]):
     """A rank's instructions in order; equal to any sequence of the same instructions."""
 
-    __slots__ = ("columns",)
+    __slots__ = ("_runs", "columns")
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
+        self._runs: tuple[tuple[int, Run], ...] | None = None
 
     @classmethod
     def of(cls, instructions: Iterable[Instruction]) -> Program:
@@ -51,6 +52,15 @@ class Program(Sequence[Instruction]):
         rows = np.array([encode(i) for i in instructions], np.int32).reshape(-1, 4)
         code, at, mb, segment = (np.ascontiguousarray(column) for column in rows.T)
         return cls(Columns(code.astype(np.uint8), at, mb, segment))
+
+    @property
+    def runs(self) -> tuple[tuple[int, Run], ...]:
+        """Its runs of bodies, each with its place; looked up once."""
+        if self._runs is None:
+            places = np.flatnonzero(self.columns.code < FREE).tolist()
+            found = ((place, self[place]) for place in places)
+            self._runs = tuple([(at, run) for at, run in found if isinstance(run, Run)])
+        return self._runs
 
     def __len__(self) -> int:
         return len(self.columns.code)

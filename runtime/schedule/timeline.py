@@ -51,9 +51,7 @@ class Track:
 
     def runs(self) -> Iterator[tuple[Run, int, int]]:
         """Yield its runs of bodies, with start and end in ticks."""
-        for at in np.flatnonzero(self.is_run).tolist():
-            run = self.program[at]
-            assert isinstance(run, Run)
+        for at, run in self.program.runs:
             yield run, int(self.start[at]), int(self.end[at])
 
 

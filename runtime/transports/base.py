@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.collectives import CollectiveLayout, Group
+from runtime.backends.parcels import Parcel
 from symgraph.app.command_line import FAILED, exit_status
 from symgraph.core.errors import ConfigError, DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import BFLOAT16, DTYPES
@@ -175,6 +176,17 @@ class Transport(Protocol):
         """
         ...
 
+    def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
+        """Start messages that the receiver takes by one `recv_all`; tags: one for each array.
+
+        The ticket is done when all of them may be overwritten.
+        """
+        ...
+
+    def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        """Wait for the messages of the channel's next `send_all`, and copy them."""
+        ...
+
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
         """Replace a float64 vector by its sum over ranks, added in the order of ranks."""
         ...
@@ -329,6 +341,14 @@ def wrong_tag(src: int, dst: int, head: int, tag: int) -> RunError:
     return RunError(
         f"channel {src} -> {dst}: the next message has tag {head}, but tag {tag} is asked for; "
         "receive a channel's messages in the order they are sent"
+    )
+
+
+def uneven(src: int, dst: int, sent: int, asked: int) -> RunError:
+    """Return the error for a receiver that takes another number of messages than were sent."""
+    return RunError(
+        f"channel {src} -> {dst}: {count_text(sent, 'message')} were sent together, but {asked} "
+        "are received; send and receive the same ones together"
     )
 
 

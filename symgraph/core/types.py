@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,12 @@ CODES = (
     "int64",
     "bool",
 )  # by MXNet's numbers of dtypes, which its files hold
+
+
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return a dtype's name, which numpy would put together anew each time."""
+    return dtype.name
 
 
 def dtype_name(raw: Any) -> str:

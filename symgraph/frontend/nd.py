@@ -21,6 +21,7 @@ from symgraph.core.errors import nearest
 from symgraph.core.types import Array, Shape, dtype_name
 from symgraph.frontend import left_out, random, sym
 from symgraph.frontend.ndarray import (
+    ArrayNamespace,
     NDArray,
     array,
     call_function,
@@ -239,19 +240,6 @@ def load(fname: str | PathLike[str]) -> list[NDArray] | dict[str, NDArray]:
 # -- operators -----------------------------------------------------------------------------------
 
 
-class Namespace:
-    """The functions of a namespace of `sym`, such as `sym.linalg`, on arrays."""
-
-    def __init__(self, functions: ModuleType) -> None:
-        self._functions = functions
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return on_arrays(getattr(self._functions, name))
-
-    def __dir__(self) -> list[str]:
-        return dir(self._functions)
-
-
 def __getattr__(name: str) -> Any:
     left_out.refuse(f"nd.{name}")
     if name in ARITHMETIC:
@@ -261,7 +249,7 @@ def __getattr__(name: str) -> Any:
     found = None if name.startswith("__") or name in SYMBOLS_ONLY else getattr(sym, name, None)
     if not isinstance(found, FunctionType | ModuleType):
         raise AttributeError(f"symgraph.nd has no {name!r}; {nearest(name, __dir__())}")
-    return Namespace(found) if isinstance(found, ModuleType) else on_arrays(found)
+    return ArrayNamespace(found) if isinstance(found, ModuleType) else on_arrays(found)
 
 
 def __dir__() -> list[str]:

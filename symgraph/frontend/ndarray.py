@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context as Scopes
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,19 @@ def on_arrays(function: Callable[..., Symbol]) -> Callable[..., Any]:
     found.sort(key=lambda p: p.kind)
     operator.__signature__ = Signature(found, return_annotation="Any")  # type: ignore[attr-defined]
     return operator
+
+
+class ArrayNamespace:
+    """The functions of a namespace of `sym`, such as `sym.linalg`, on arrays."""
+
+    def __init__(self, functions: ModuleType) -> None:
+        self._functions = functions
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return on_arrays(getattr(self._functions, name))
+
+    def __dir__(self) -> list[str]:
+        return dir(self._functions)
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
-"""The stub file of `sg.sym`, so that editors and type checkers know every operator's arguments.
+"""The stub files of `sg.sym` and `sg.nd`, by which editors and type checkers know operators.
 
-    python -m symgraph.frontend.stubs          writes symgraph/frontend/sym.pyi
+    python -m symgraph.frontend.stubs          writes symgraph/frontend/sym.pyi and nd.pyi
 
 Operators are looked up when they are first used, so their functions cannot be read in the source.
 """
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from symgraph.core.registry import ALIASES, OPS
-from symgraph.frontend import sym
+from symgraph.frontend import nd, sym
 from symgraph.frontend.namespace import Namespace, operator
+from symgraph.frontend.ndarray import ArrayNamespace
 
 PATH = Path(__file__).with_name("sym.pyi")
+PATH_OF_ARRAYS = Path(__file__).with_name("nd.pyi")
 HEAD = '''\
 """Written by python -m symgraph.frontend.stubs."""
 
@@ -32,6 +34,23 @@ from symgraph.frontend import comm as comm
 from symgraph.frontend import sym_random
 from symgraph.frontend.control_flow import Nested
 from symgraph.frontend.symbol import Symbol
+
+'''
+HEAD_OF_ARRAYS = '''\
+"""Written by python -m symgraph.frontend.stubs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+from numpy import dtype
+
+from symgraph.core.context import Context
+from symgraph.core.types import Array, Shape
+from symgraph.frontend import random as random
+from symgraph.frontend.control_flow import Nested
+from symgraph.frontend.ndarray import NDArray as NDArray
+from symgraph.frontend.ndarray import array as array
 
 '''
 WIDTH = 100
@@ -51,15 +70,33 @@ def stub() -> str:
     parts = [_function(name, functions[name]) for name in sorted(functions)]
     parts += [f"{name} = {others[name]}" for name in sorted(others)]
     for name, space in sorted(spaces.items()):
-        inner = [_function(n, getattr(space, n), static=True) for n in sorted(_listed(space))]
-        parts += [
-            f"class _{name}:",
-            textwrap.indent("".join(inner), "    ") or "    ...\n",
-            f"{name}: _{name}\n",
-        ]
+        parts += _space(name, space)
     parts += [f"{n}: Callable[..., Symbol]" for n in sorted((*OPS, *ALIASES)) if n[0] == "_"]
     parts.append("random = sym_random")
     return HEAD + "\n".join(parts) + "\n"
+
+
+def stub_of_arrays() -> str:
+    """Return the text of the stub file of `sg.nd`."""
+    names = [n for n in dir(nd) if _is_public(n) and n not in ("NDArray", "array", "random")]
+    found = {name: getattr(nd, name) for name in names}
+    own = {n for n, value in found.items() if getattr(value, "__module__", "") == nd.__name__}
+    others = {n: ALIASES[n] for n in names if ALIASES.get(n) in found and n not in own}
+    spaces = {n: space for n, space in found.items() if isinstance(space, ArrayNamespace)}
+    functions = {n: f for n, f in found.items() if n not in others and n not in spaces}
+    parts = [_function(name, function) for name, function in sorted(functions.items())]
+    parts += [f"{name} = {others[name]}" for name in sorted(others)]
+    for name, space in sorted(spaces.items()):
+        parts += _space(name, space)
+    parts += [f"{n}: Callable[..., Any]" for n in sorted((*OPS, *ALIASES)) if n[0] == "_"]
+    return HEAD_OF_ARRAYS + "\n".join(parts) + "\n"
+
+
+def _space(name: str, space: Namespace | ArrayNamespace) -> list[str]:
+    """Return the stub of a namespace."""
+    inner = [_function(n, getattr(space, n), static=True) for n in sorted(_listed(space))]
+    body = textwrap.indent("".join(inner), "    ") or "    ...\n"
+    return [f"class _{name}:", body, f"{name}: _{name}\n"]
 
 
 def _is_public(name: str) -> bool:
@@ -71,7 +108,7 @@ def _is_here(name: str, function: Callable[..., Any]) -> bool:
     return function.__module__ == sym.__name__ or function.__name__ != name
 
 
-def _listed(space: Namespace) -> Iterator[str]:
+def _listed(space: Namespace | ArrayNamespace) -> Iterator[str]:
     return (n for n in dir(space) if _is_public(n) and callable(getattr(space, n)))
 
 
@@ -113,3 +150,4 @@ def _type(annotation: Any) -> str:
 
 if __name__ == "__main__":
     PATH.write_text(stub(), encoding="utf-8")
+    PATH_OF_ARRAYS.write_text(stub_of_arrays(), encoding="utf-8")

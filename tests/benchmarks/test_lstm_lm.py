@@ -21,6 +21,8 @@ from benchmarks.peers.contenders import (
 )
 from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS, batches
 from benchmarks.peers.results import Result
+from benchmarks.peers.symgraph_lstm import even_groups
+from symgraph import gpu
 
 # A contender whose steps do nothing, which also prints what is no answer.
 IDLE = """
@@ -127,9 +129,21 @@ def test_variants_add_their_settings():
 
 
 def test_default_contenders_are_known():
+    """All but those without a planner, which nobody would use so."""
     assert {parse(name)[0].title for name in (*DEFAULT, *DEFAULT_ON_GPU)} == {
-        c.title for c in contenders.CONTENDERS.values()
+        c.title for c in contenders.CONTENDERS.values() if "--even" not in c.arguments
     }
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_layers_split_evenly(count):
+    contexts = tuple(gpu(i) for i in range(count))
+    placed = even_groups(CONFIGS["deep"], contexts)
+    assert placed.pop("embed") == contexts[0]
+    assert placed.pop("decode") == contexts[-1]
+    assert [context.index for context in placed.values()] == sorted([*range(count)] * (8 // count))
+    with pytest.raises(SystemExit, match="2 layers cannot be split evenly over 4 devices"):
+        even_groups(CONFIGS["small"], tuple(gpu(i) for i in range(4)))
 
 
 def test_transformers_are_for_some_and_by_default_for_gpus(tmp_path):

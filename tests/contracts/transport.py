@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from partitioner.base.collectives import CollectiveLayout
+from runtime.backends.parcels import Parcel
 from runtime.transports import Cluster, Failure, Transport
 from symgraph.core.errors import DTypeError, PeerFailed, RunError, TransportTimeout
 from symgraph.core.types import DTYPES
@@ -151,6 +152,33 @@ def check_sender_overwrites_after_wait(make: Make) -> None:
             if end.rank == 1:
                 time.sleep(0.05)  # late: a sender that did not wait would have overwritten by now
                 np.testing.assert_array_equal(received(end, buffer, 0, tag), buffer)
+
+    with make(PATIENT) as cluster:
+        cluster.run(work)
+
+
+def check_messages_that_travel_together(make: Make) -> None:
+    """Among others, and the sender may overwrite all of them after its wait."""
+    like = [values(shape, "float32") for shape in SHAPES]
+
+    def work(end: Transport) -> None:
+        for tag in range(0, 30, 10):
+            start = tag if end.rank == 0 else 0
+            alone, *others = (values(shape, "float32", start + i) for i, shape in enumerate(SHAPES))
+            tags = tuple(range(tag + 1, tag + len(SHAPES)))
+            if end.rank == 0:
+                end.send(alone, 1, tag).wait()
+                ticket = end.send_all(Parcel(others), 1, tags)
+                ticket.wait()
+                assert ticket.done()
+                for array in others:
+                    array[...] = -1
+            if end.rank == 1:
+                out = [np.zeros_like(array) for array in like]
+                end.recv(out[0], 0, tag)
+                end.recv_all(Parcel(out[1:]), 0, tags)
+                for i, shape in enumerate(SHAPES):
+                    np.testing.assert_array_equal(out[i], values(shape, "float32", tag + i))
 
     with make(PATIENT) as cluster:
         cluster.run(work)
@@ -395,6 +423,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_tags_under_way_on_many_channels,
     check_both_send_first,
     check_sender_overwrites_after_wait,
+    check_messages_that_travel_together,
     check_wrong_tag,
     check_wrong_type,
     check_refusals,

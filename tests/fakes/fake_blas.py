@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.fakes.fake_graphs import noted
 from tests.fakes.fake_memory import uses
+from tests.fakes.fake_streams import current
 
 TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: "bfloat16"}
 SUMS = {68: np.float32, 70: np.float64, 75: np.float32, 77: np.float32}
@@ -56,9 +57,10 @@ def _gemm(handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, *re
     count = tail[0] if several else 1
     sums, algorithm = SUMS[tail[-2]], tail[-1]
     assert algorithm == -1
-    assert handle in HANDLES
+    assert HANDLES[handle] == current().ptr, "a product on another stream than its handle's"
     assert _scalar(alpha, sums) == 1
-    assert _scalar(beta, sums) == 0
+    adds = _scalar(beta, sums)
+    assert adds in (0, 1)
     for i in range(count):
         place = [
             matrix[0] + (i * matrix[3] * np.dtype(TYPES[matrix[1]]).itemsize if several else 0)
@@ -67,11 +69,12 @@ def _gemm(handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, *re
         x = columns(place[0], *a[1:2], *((k, m) if ta else (m, k)), a[2])
         y = columns(place[1], *b[1:2], *((n, k) if tb else (k, n)), b[2])
         out = columns(place[2], *c[1:2], m, n, c[2])
-        uses([x, y], [out])
+        uses([x, y, *([out] if adds else [])], [out])
 
         def call(x: np.ndarray = x, y: np.ndarray = y, out: np.ndarray = out) -> None:
             left, right = (x.T if ta else x).astype(sums), (y.T if tb else y).astype(sums)
-            out[...] = (left @ right).astype(out.dtype)
+            before = out.astype(sums) if adds else 0
+            out[...] = (left @ right + before).astype(out.dtype)
 
         noted(call, out)
     return 0

@@ -10,12 +10,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from runtime.backends.parcels import Parcel
 from runtime.transports import ThreadCluster, Ticket, Transport
 from runtime.transports.base import T
 from runtime.transports.threads.cluster import ThreadTransport
@@ -55,14 +54,14 @@ class _FakeTransport(ThreadTransport):
         self._capacity, self._delay = cluster.capacity, cluster.delay
         self._random = random.Random(f"{cluster.seed} {end.rank}")
 
-    def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
+    def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
         self._dawdle()
-        ticket = super().send(array, dst, tag)
+        ticket = super().send_all(parcel, dst, tags)
         self._buffer(self.rank, dst)
         return ticket
 
-    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        super().recv(out, src, tag)
+    def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        super().recv_all(parcel, src, tags)
         self._buffer(src, self.rank)
 
     def waiting_for(self, what: str) -> None:
@@ -78,7 +77,7 @@ class _FakeTransport(ThreadTransport):
         with self._lock:
             for message in list(self._run.boxes[dst].messages[src])[: self._capacity]:
                 if not message.taken:
-                    message.array = np.array(message.array)
+                    message.parcel = Parcel([np.array(a) for a in message.parcel.arrays])
                     message.take()
 
     def _dawdle(self) -> None:

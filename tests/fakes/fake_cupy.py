@@ -210,9 +210,13 @@ class ndarray(NDArrayOperatorsMixin):
         found = self._array.__array_interface__
         return {name: found[name] for name in ("shape", "typestr", "data", "strides", "version")}
 
-    def get(self, out: np.ndarray | None = None) -> np.ndarray:
+    def get(self, out: np.ndarray | None = None, blocking: bool = True) -> np.ndarray:
         on_host("get")
-        self._fetch()
+        if blocking:
+            self._fetch()
+        else:  # it is there when the stream has been waited for
+            uses([self._array])
+            current().busy = True
         if out is None:
             return self._array.copy()
         assert type(out) is np.ndarray
@@ -422,6 +426,7 @@ def _module() -> ModuleType:
     cuda.get_current_stream, cuda.memory = current, memory
     cuda.cublas = ModuleType("cupy.cuda.cublas")  # its library is called, it is not
     cuda.MemoryPool, cuda.using_allocator = MemoryPool, using_allocator
+    cuda.alloc_pinned_memory = bytearray
     cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "stand-in"
     return cupy
 

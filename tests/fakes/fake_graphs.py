@@ -25,10 +25,13 @@ class CUDARuntimeError(RuntimeError):
 class Graph:
     """The calls of a capture."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: Any) -> None:
         self._calls: list[tuple[Callable[[], Any], list[np.ndarray]]] = []
         self._before: list[tuple[np.ndarray, np.ndarray]] = []
         self.broken = False
+        self.origin, self.streams = origin, {origin}  # streams that capture
+        self.marks: dict[Any, Any] = {}  # by event, the stream that has recorded it
+        self.loose: dict[Any, Any] = {}  # streams to be joined, and the last event of each
 
     def note(self, call: Callable[[], Any], written: Sequence[np.ndarray]) -> Any:
         self._before += [(array, array.copy()) for array in written]
@@ -63,9 +66,9 @@ def capturing() -> Graph | None:
     return getattr(_here, "graph", None)
 
 
-def begin() -> None:
+def begin(origin: Any) -> None:
     assert capturing() is None
-    _here.graph = Graph()
+    _here.graph = Graph(origin)
 
 
 def end() -> Graph:
@@ -73,7 +76,41 @@ def end() -> Graph:
     graph.end()
     if graph.broken:
         raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed")
+    if graph.loose:
+        raise CUDARuntimeError("cudaErrorStreamCaptureUnjoined: a stream has not been joined")
     return graph
+
+
+def marked(stream: Any, event: Any) -> None:
+    """A stream records an event, maybe in a capture."""
+    graph = capturing()
+    if graph is not None:
+        assert stream in graph.streams, "an event of a stream that does not capture"
+        graph.marks[event] = stream
+        if stream in graph.loose:
+            graph.loose[stream] = event
+
+
+def awaited(stream: Any, event: Any) -> None:
+    """A stream waits for an event: in a capture it takes part from now on."""
+    graph = capturing()
+    if graph is not None:
+        assert event in graph.marks, "a capture waits for an event from before it"
+        if stream not in graph.streams:
+            graph.streams.add(stream)
+            graph.loose[stream] = None
+        other = graph.marks[event]
+        if other is not stream and graph.loose.get(other) is event:
+            del graph.loose[other]
+
+
+def queued(stream: Any) -> None:
+    """Work comes on a stream: while another captures, that would run at once."""
+    graph = capturing()
+    if graph is not None:
+        assert stream in graph.streams, "work of a stream that does not capture"
+        if stream is not graph.origin:
+            graph.loose[stream] = None
 
 
 def noted(call: Callable[[], Any], *written: np.ndarray) -> Any:

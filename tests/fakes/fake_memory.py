@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from tests.fakes import fake_streams as streams
-from tests.fakes.fake_graphs import capturing, noted
+from tests.fakes.fake_graphs import capturing, noted, queued
 
 _lock = threading.RLock()
 _memories: dict[int, Memory] = {}  # by where they begin
@@ -51,12 +51,12 @@ def watch(owner: np.ndarray) -> None:
 
 def uses(reads: Iterable[np.ndarray] = (), writes: Iterable[np.ndarray] = ()) -> None:
     """What is called next reads and writes these, now or whenever the graph is launched."""
+    queued(streams.current())
     if _memories:
-        noted(partial(_use, [*reads], [*writes]))
+        noted(partial(_use, [*reads], [*writes], streams.current()))
 
 
-def _use(reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
-    stream = streams.current()
+def _use(reads: list[np.ndarray], writes: list[np.ndarray], stream: streams.Stream) -> None:
     if capturing() is not None or type(stream) is not streams.Stream:  # fake_nccl's wait themselves
         return
     with _lock:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tests.fakes.fake_graphs import CUDARuntimeError, begin, end, on_host
+from tests.fakes.fake_graphs import CUDARuntimeError, awaited, begin, end, marked, noted, on_host
 
 CARDS = [1]  # how many this machine has; an error's text: what CUDA says instead
 
@@ -44,7 +45,11 @@ NUMBERS = itertools.count(1)
 _lock = threading.Lock()
 
 
-def _join(before: Before, more: Before) -> None:
+def _join(before: Before, event: Event) -> None:
+    _add(before, event.before)
+
+
+def _add(before: Before, more: Before) -> None:
     with _lock:
         for stream, works in more.items():
             before[stream] = max(works, before.get(stream, 0))
@@ -61,7 +66,7 @@ class Event:
     def synchronize(self) -> None:
         on_host("waiting")
         assert self.recorded, "an event that no stream has recorded"
-        _join(OVER, self.before)
+        _add(OVER, self.before)
 
     @property
     def done(self) -> bool:
@@ -84,7 +89,7 @@ class Stream:
     work: how many works there were that used what is watched.
     """
 
-    def __init__(self, non_blocking: bool = False) -> None:
+    def __init__(self, non_blocking: bool = False, priority: int | None = None) -> None:
         self.waits, self.busy = 0, False
         self.non_blocking = non_blocking
         self.ptr = id(self)
@@ -111,26 +116,31 @@ class Stream:
 
     def end(self) -> None:
         """Somebody has waited for all its work."""
-        _join(OVER, {**self._before, self.number: self.work})
+        _add(OVER, {**self._before, self.number: self.work})
 
     def begin_capture(self, mode: int | None = None) -> None:
         assert self.non_blocking
         assert current() is self
-        begin()
+        begin(self)
 
     def end_capture(self) -> Any:
         return end()
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
+        marked(self, event)
+        noted(partial(self._pass, event))
+        return event
+
+    def _pass(self, event: Event) -> None:
         event.pass_by()
         event.before = {**self._before, self.number: self.work}
-        return event
 
     def wait_event(self, event: Event) -> None:
         assert event.recorded
         self.waits += 1
-        _join(self._before, event.before)
+        awaited(self, event)
+        noted(partial(_join, self._before, event))
 
 
 NULL = Stream()

@@ -20,8 +20,8 @@ KINDS = [STAND_IN, pytest.param(REAL, marks=pytest.mark.gpu)]
 
 
 @contextmanager
-def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Any number of contexts on two cards, or on those that are here; kind: of KINDS.
+def shared_card(kind: str, patch: pytest.MonkeyPatch, cards: int = 2) -> Iterator[None]:
+    """Any number of contexts on so many cards, or on those that are here; kind: of KINDS.
 
     Skips the test where there is none.
     """
@@ -29,7 +29,7 @@ def shared_card(kind: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
     if kind == STAND_IN:
         if compiler() is None:
             pytest.skip(MISSING)
-        with fake_cupy(cards=2):
+        with fake_cupy(cards=cards):
             yield
         return
     try:

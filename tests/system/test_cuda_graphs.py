@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from runtime.backends import bodies
+from runtime.backends import bodies, cuda_graphs
 from runtime.backends.bodies import Call
 from runtime.backends.cuda import KERNELS
+from runtime.backends.cuda.base import in_turn
 from runtime.backends.cuda.joins import NO_JOINS
-from runtime.backends.cuda_graphs import CapturedRun
+from runtime.backends.cuda_graphs import BEGIN, CapturedRun, last_conflicts
 from runtime.backends.device import arrays, settings
 from runtime.backends.device.table import CallContext, KernelCall
 from runtime.engine.session import Session
 from runtime.planning.options import Options
 from runtime.transports import ThreadCluster
 from symgraph import cpu, gpu
-from symgraph.core.errors import LimitError
+from symgraph.core.errors import LimitError, RunError
 from symgraph.core.registry import Env
 from symgraph.frontend import sym
 from symgraph.frontend.optimizer import SGD
@@ -107,13 +109,37 @@ def test_numbers_are_those_of_the_host_from_step_to_step(case, micro_batches):
 def test_an_lstms_biases_and_sums_are_left_to_its_gates(monkeypatch):
     case = lstm_case(2, 4, batch=3)
     found, session = trained(case, gpu(0), groups=None)
-    calls = [step.name for replay in replays(session) for step in replay._steps]
+    calls = [step for replay in replays(session) for step in replay._steps]
     monkeypatch.setattr(bodies, "joins", lambda *_: NO_JOINS)
     wanted, other = trained(case, gpu(0), groups=None)
-    apart = [step.name for replay in replays(other) for step in replay._steps]
+    apart = [step for replay in replays(other) for step in replay._steps]
     assert len(calls) == len(apart) - 6  # of each step but the last, in both layers
+    biased = [sum(step.function is in_turn().function for step in s) for s in (calls, apart)]
+    assert biased == [1, 1 + 2 * (1 + 4)]  # the head's; i2h's and each step's h2h, in both layers
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_gradients_beside_the_chain_wait_only_where_memory_demands_it(monkeypatch, beside):
+    """Without the waits of either side, the stand-in finds memory that two streams use at once."""
+    case, waited = lstm_case(3, 4, batch=3), []
+
+    def conflicts(steps, drop):
+        found = last_conflicts(steps)
+        waited.extend((step.beside, last) for step, last in zip(steps, found, strict=True))
+        return [
+            BEGIN if step.beside == drop else last for step, last in zip(steps, found, strict=True)
+        ]
+
+    monkeypatch.setattr(cuda_graphs, "last_conflicts", partial(conflicts, drop=None))
+    trained(case, gpu(0), groups=None)
+    beside_chain = [last for is_beside, last in waited if is_beside]
+    assert len(beside_chain) == 3 * 3  # dW of i2h and h2h, and their bias's, in each layer
+    assert 0 < sum(last > BEGIN for is_beside, last in waited if not is_beside) < len(waited) / 3
+    monkeypatch.setattr(cuda_graphs, "last_conflicts", partial(conflicts, drop=beside))
+    with pytest.raises(RunError, match="and no event says when"):
+        trained(case, gpu(0), groups=None)
 
 
 def test_without_graphs_if_the_environment_says_so(monkeypatch):

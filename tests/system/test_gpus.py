@@ -140,7 +140,7 @@ def test_optimizer_arrays_that_a_card_has_no_room_for(shared_gpu, monkeypatch):
     with ThreadCluster(1) as cluster:
         session = Session(made, cluster, {0: own}, optimizer=SGD(0.1, momentum=0.9))
         monkeypatch.setattr(fake, "MEMORY", 200)  # more than kernels want
-        with pytest.raises(LimitError, match=r"^rank 0 failed at U0 .*gpu\(0\) has no memory left"):
+        with pytest.raises(LimitError, match=r"^rank 0 failed at C .*gpu\(0\) has no memory left"):
             session.step(case.feeds)
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runtime.backends.cuda import copies
 from runtime.backends.device import arrays
 from runtime.backends.device.receive_stream import ReceiveStream
 from runtime.engine import bound_program
@@ -21,6 +22,7 @@ from runtime.engine.bound_program import beside_work
 from runtime.engine.worker import Worker
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.timeline import Track
 from runtime.transports import ThreadCluster
 from runtime.transports.nccl.communicators import NcclChannel
 from symgraph import cpu, gpu
@@ -30,6 +32,7 @@ from tests.helpers.networks import random_case, random_groups
 from tests.helpers.pipelines import (
     Result,
     assert_close,
+    assert_same_bits,
     judge,
     local_result,
     make_plan,
@@ -113,8 +116,8 @@ def test_receives_wait_for_what_was_asked_before_the_run():
 def test_a_place_that_is_taken_for_free_too_early_is_noticed(monkeypatch):
     """On a card, a message would now and then overwrite what a run still reads."""
 
-    def hasty(stream, program, calls, free, begin):
-        return beside_work(stream, program, calls, dict.fromkeys(free, begin), begin)
+    def hasty(stream, bound, free, begin):
+        return beside_work(stream, bound, dict.fromkeys(free, begin), begin)
 
     monkeypatch.setattr(bound_program, "beside_work", hasty)
     with pytest.raises(RunError, match=r"writes what stream \d+ has .*, and no event says when"):
@@ -145,6 +148,51 @@ def test_what_nccl_brings_waits_for_its_place_and_not_for_later_work():
         assert came == [needed]
         assert needed < here.stream.work
         memory[:] = 4
+
+
+@pytest.mark.every(6)
+@pytest.mark.parametrize("segment", [None, 2])
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_messages_that_travel_together_on_one_card(monkeypatch, schedule, segment):
+    """The same bits as on two, in fewer copies; their receives end together."""
+    options = on_two(schedule, time_segment=segment)
+    apart = on_threads(CASE, options, times=3)
+    copied: list[int] = []
+    bind = copies.bind
+
+    def noted(places):
+        copied.append(len(rows := list(places)))
+        return bind(rows)
+
+    monkeypatch.setattr(copies, "bind", noted)
+    with shared_card(STAND_IN, monkeypatch, cards=1):
+        together = on_threads(CASE, options, times=3)
+    assert_same_bits(together, apart)
+    assert_close(together, judge(CASE))
+    assert max(copied) == (segment or 4)
+
+
+def test_the_times_of_messages_that_travel_together():
+    """The first has the time of all."""
+    made = make_plan(CASE, on_two("gpipe", micro_batches=1))
+
+    def work(transport) -> tuple[Track, list[list[int]]]:
+        here = arrays.device(gpu(transport.rank))
+        with here.use():
+            own = {name: here.put(array) for name, array in CASE.arrays.items()}
+        rank = Worker(made, transport.rank, own)
+        rank.step(transport, CASE.feeds)
+        return rank.timeline.tracks[transport.rank], [*rank.bound[0].bundles.values()]
+
+    with ThreadCluster(2) as cluster:
+        found = cluster.run(work)
+    for track, bundles in found:
+        assert (track.start <= track.end).all()
+        assert (track.end[:-1] <= track.start[1:]).all()
+        assert max(map(len, bundles)) == 4
+        for first, *others in bundles:
+            assert track.start[first] < track.end[first]
+            assert all(track.start[at] == track.end[at] for at in others)
 
 
 @pytest.mark.every(3)

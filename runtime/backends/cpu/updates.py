@@ -14,16 +14,19 @@ from symgraph.core.types import Array
 BLOCK = 1 << 14  # elements of a partial sum
 
 
-def squared_norms(gradients: Sequence[Array]) -> Callable[[], list[float]]:
+def squared_norms(gradients: Sequence[Array]) -> Array:
     """Return the sum of squares of each in float64, always added up in the same order."""
-    found = [float(_squares(gradient.reshape(-1))) for gradient in gradients]
-    return lambda: found
+    return np.array([_squares(gradient.reshape(-1)) for gradient in gradients], np.float64)
 
 
-def make(steps: Sequence[Step]) -> None:
-    """Update parameters."""
-    for step in steps:
-        STEPS[step.formula](*step.flat, *step.numbers)
+def prepare(steps: Sequence[Step]) -> Callable[[float], None]:
+    """Return what updates parameters, given the factor of their gradients."""
+
+    def update(scale: float) -> None:
+        for step in steps:
+            STEPS[step.formula](*step.flat, *step.numbers(scale))
+
+    return update
 
 
 @jit_reassoc

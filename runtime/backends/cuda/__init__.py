@@ -25,4 +25,8 @@ from runtime.backends.cuda import (  # noqa: F401  (they fill the table)
 )
 from runtime.backends.cuda.base import KERNELS
 
-__all__ = ["KERNELS"]
+__all__ = ["BESIDE", "KERNELS"]
+
+#: Operators that give gradients of parameters: long calls for whose outputs nothing waits but the
+#: end of the step, so that a CUDA graph can run them beside the chain of short ones.
+BESIDE = frozenset({"_fc_grad_weight", "_conv_grad_weight", "_sum_rows"})

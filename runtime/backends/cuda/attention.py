@@ -20,6 +20,7 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
     module,
+    warp_a_row,
 )
 from runtime.backends.cuda.blas import times
 from runtime.backends.cuda.flat import merge_axes
@@ -28,6 +29,7 @@ from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape, TensorType, wide
 from symgraph.ops.attention import scale_of
 
+SHORT = 1024  # columns of a row that has a warp
 LIMIT = 64 << 20  # bytes of scratch, unless one matrix takes more
 
 
@@ -56,10 +58,12 @@ class Attention(NamedTuple):
         return times(self.query[part], self.key[part].swapaxes(1, 2), out)
 
     def on_rows(self, name: str, part: slice, *given: Any) -> BoundCall:
-        """Bind a kernel with a block for each row of some matrices."""
+        """Bind a kernel with a block, or a warp, for each row of some matrices."""
         rows, columns, *_ = self.options
-        shape = block_a_row((part.stop - part.start) * rows, columns)
-        return launch(self.run(name), *shape, *given, *self.options, part.start, *self.steps)
+        count = (part.stop - part.start) * rows
+        shape = warp_a_row(count) if columns <= SHORT else block_a_row(count, columns)
+        more = count, *self.options, part.start, *self.steps
+        return launch(self.run(name), *shape, *given, *more)
 
 
 def by_matrix(array: Array, axes: int) -> Array:

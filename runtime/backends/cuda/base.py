@@ -33,6 +33,7 @@ FLOATS = ("float32", "float64", *HEADERS)
 WARP = 32
 BLOCK = 256  # threads of a block whose threads work independently
 WIDE = 512  # threads, at most, that share a row; 4 rows then fit a multiprocessor's cache
+WARPS = 8  # of a block, where each has a row
 MAX_GRID_Y = 65535  # blocks of a grid along its second axis
 PACK = 4  # elements that a thread loads at once, see common.cuh
 
@@ -179,6 +180,11 @@ def packed(*values: Array) -> bool:
     return all(v.size % PACK == 0 == arrays.address(v) % (PACK * v.itemsize) for v in values)
 
 
+def packed_rows(*values: Array) -> bool:
+    """Tell whether all rows of contiguous arrays can be loaded by packs."""
+    return all(v.shape[-1] % PACK == 0 for v in values) and packed(*values)
+
+
 def each(count: int) -> Shape:
     """Return a launch with a thread for each element."""
     return (-(-count // BLOCK),), (BLOCK,)
@@ -188,6 +194,11 @@ def each_of_rows(rows: int, columns: int) -> Shape:
     """Return a launch with threads along rows and blocks along both axes."""
     threads = warps(columns, BLOCK)
     return (-(-columns // threads), min(rows, MAX_GRID_Y)), (threads,)
+
+
+def warp_a_row(rows: int) -> Shape:
+    """Return a launch with a warp for each row."""
+    return (-(-rows // WARPS),), (WARP, WARPS)
 
 
 def block_a_row(rows: int, columns: int) -> Shape:

@@ -83,7 +83,7 @@ class Blas:
 _of_streams: dict[tuple[Any, int], Blas] = {}
 
 
-def _blas(cupy: Any) -> Blas:
+def blas_of(cupy: Any) -> Blas:
     """Return the current stream's cuBLAS."""
     at = cupy, cupy.cuda.get_current_stream().ptr
     if at not in _of_streams:
@@ -124,8 +124,10 @@ class Matrix(NamedTuple):
         return arrays.address(self.array), kind, self.rows_apart, *([self.apart] * several)
 
 
-def product(x: Array, y: Array, out: Array) -> BoundCall | None:
+def product(x: Array, y: Array, out: Array, *, adds: bool = False) -> BoundCall | None:
     """Bind out (M, N) = x (M, K) y (K, N), or that for each of `count` if all have 3 axes.
+
+    With `adds`, the product is added to what out is.
 
     x and y may be transposed views; out is contiguous. x and y are of one dtype of `TYPES`, and so
     is out, which is float32 as well if they have 16 bits; None if they are not, or if cuBLAS cannot
@@ -145,15 +147,13 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
     if needs is not None:
         needs.workspace = WORKSPACE
         return BoundCall(noop, ())
-    blas = _blas(arrays.loaded())
     number = ctypes.c_double if kind == "float64" else ctypes.c_float
     sums = SUMS_64 if kind == "float64" else SUMS_32
     if kind == "float32":
         sums = LOOSE[settings.product_precision()]
-    one, zero = number(1), number(0)
+    one, before = number(1), number(1 if adds else 0)
     rows, columns = out.shape[-2:]
     args = (
-        blas.handle,
         a.operation,
         b.operation,
         columns,
@@ -162,14 +162,16 @@ def product(x: Array, y: Array, out: Array) -> BoundCall | None:
         ctypes.addressof(one),
         *a.place,
         *b.place,
-        ctypes.addressof(zero),
+        ctypes.addressof(before),
         *c.place,
         *out.shape[:-2],
         sums,
         ANY_ALGORITHM,
     )
-    kept = x, y, out, one, zero
-    return BoundCall(_call, (blas.gemm if out.ndim == 2 else blas.gemms, args, kept))
+    kept = x, y, out, one, before
+    cupy = arrays.loaded()
+    blas_of(cupy)  # its workspace is allocated now
+    return BoundCall(_call, (cupy, out.ndim > 2, args, kept))
 
 
 def times(x: Array, y: Array, out: Array) -> BoundCall:
@@ -179,6 +181,7 @@ def times(x: Array, y: Array, out: Array) -> BoundCall:
     return bound
 
 
-def _call(gemm: Callable[..., None], args: tuple[Any, ...], kept: object) -> None:
+def _call(cupy: Any, several: bool, args: tuple[Any, ...], kept: object) -> None:
     """Run a product; `kept` keeps alive the memory that the arguments point to."""
-    gemm(*args)
+    blas = blas_of(cupy)
+    (blas.gemms if several else blas.gemm)(blas.handle, *args)

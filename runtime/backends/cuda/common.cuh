@@ -20,6 +20,32 @@ template <typename T> struct alignas(PACK * sizeof(T)) Pack {
     T at[PACK];
 };
 
+// The pack of a row of `columns` elements that begins at element j; it is loaded at once if `aligned`,
+// which is if all rows are whole packs. What is beyond the row is not read.
+template <typename T>
+__device__ inline Pack<calc> pack_of(const T* row, i64 j, i64 columns, i64 aligned) {
+    Pack<calc> made;
+    if (aligned) {
+        const Pack<T> own = *(const Pack<T>*)(row + j);
+        for (int e = 0; e < PACK; e++) made.at[e] = (calc)own.at[e];
+    } else {
+        for (int e = 0; e < PACK; e++) made.at[e] = j + e < columns ? (calc)row[j + e] : (calc)0;
+    }
+    return made;
+}
+
+template <typename T>
+__device__ inline void put_pack(T* row, i64 j, i64 columns, i64 aligned, const Pack<calc>& own) {
+    if (aligned) {
+        Pack<T> made;
+        for (int e = 0; e < PACK; e++) made.at[e] = (T)own.at[e];
+        *(Pack<T>*)(row + j) = made;
+    } else {
+        for (int e = 0; e < PACK; e++)
+            if (j + e < columns) row[j + e] = (T)own.at[e];
+    }
+}
+
 __device__ inline i64 thread_index() {
     return (i64)blockIdx.x * blockDim.x + threadIdx.x;
 }
@@ -56,18 +82,23 @@ struct Greater {  // NaN if one is
     template <typename T> static __device__ T idle(T any) { return any; }
 };
 
+// The values of a warp's threads joined, the same in every thread.
+template <typename Join, typename T>
+__device__ T warp_join(T own) {
+    for (int step = 16; step > 0; step /= 2)
+        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    return own;
+}
+
 // All threads' values joined, the same in every thread. Blocks are of whole warps.
 template <typename Join, typename T>
 __device__ T block_join(T own) {
     __shared__ T parts[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int step = 16; step > 0; step /= 2)
-        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    own = warp_join<Join>(own);
     if (lane == 0) parts[warp] = own;
     __syncthreads();
-    own = lane < warps ? parts[lane] : Join::idle(parts[0]);
-    for (int step = 16; step > 0; step /= 2)
-        own = Join::of(own, __shfl_xor_sync(0xffffffffu, own, step));
+    own = warp_join<Join>(lane < warps ? parts[lane] : Join::idle(parts[0]));
     __syncthreads();  // parts may be written again
     return own;
 }

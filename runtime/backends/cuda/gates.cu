@@ -2,10 +2,10 @@
 // it needs before it writes to the same places, so an output may be an input of its shape.
 // An LSTM's states are `calc`: float with gates of 16 bits. Formulas: symgraph/ops/gates.py.
 
-// bias: that of h2h, where it has none yet.
+// biases: how many are still to be added: that of h2h, and that of i2h.
 extern "C" __global__ void lstm(
-    const real* i2h, const real* h2h, const calc* c, const real* bias,
-    real* output, calc* state, real* gates, i64 rows, i64 size, i64 has_bias
+    const real* i2h, const real* h2h, const calc* c, const real* h2h_bias, const real* i2h_bias,
+    real* output, calc* state, real* gates, i64 rows, i64 size, i64 biases
 ) {
     const i64 j = thread_index();
     if (j >= size) return;
@@ -13,9 +13,10 @@ extern "C" __global__ void lstm(
         const i64 at = row * size + j, g = row * 4 * size + j;
         calc pre[4];
         for (int part = 0; part < 4; ++part) {
-            real other = h2h[g + part * size];
-            if (has_bias) other = (real)((calc)other + (calc)bias[j + part * size]);
-            pre[part] = (calc)i2h[g + part * size] + (calc)other;
+            real own = i2h[g + part * size], other = h2h[g + part * size];
+            if (biases > 0) other = (real)((calc)other + (calc)h2h_bias[j + part * size]);
+            if (biases > 1) own = (real)((calc)own + (calc)i2h_bias[j + part * size]);
+            pre[part] = (calc)own + (calc)other;
         }
         const calc i = sigmoid(pre[0]), f = sigmoid(pre[1]), fresh = tanh(pre[2]);
         const calc o = sigmoid(pre[3]);

@@ -23,10 +23,10 @@ def by_element(
 
 @kernel("_lstm_gates")
 def lstm(call: KernelCall) -> BoundCall | None:
-    """Bind the gates of a step. A fourth input, if there is one, is h2h's bias: see joins.py."""
-    (i2h, h2h, c, *bias), (output, state, gates) = call.ins, call.outs
-    arrays = i2h, h2h, c, *(bias or [h2h]), output, state, gates
-    return by_element("lstm", arrays, c, bool(bias), cells=(c, state))
+    """Bind the gates of a step. More inputs are h2h's bias, then i2h's: see joins.py."""
+    (i2h, h2h, c, *biases), (output, state, gates) = call.ins, call.outs
+    arrays = i2h, h2h, c, *[*biases, h2h, i2h][:2], output, state, gates
+    return by_element("lstm", arrays, c, len(biases), cells=(c, state))
 
 
 @kernel("_lstm_gates_grad")

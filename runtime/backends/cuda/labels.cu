@@ -19,20 +19,23 @@ __device__ calc not_a_number() {
 // (prob - onehot(label)) * grad_scale / divisor; zero where the label is ignored.
 extern "C" __global__ void head_grad(
     const real* prob, const number* label, const double* divisor, real* out, double* wrong,
-    i64 rows, i64 columns, i64 begin, i64 classes, double ignore, double grad_scale
+    i64 rows, i64 columns, i64 begin, i64 classes, double ignore, double grad_scale, i64 aligned
 ) {
     __shared__ calc scale;  // a division of doubles takes long
     if (threadIdx.x == 0) scale = (calc)(grad_scale / *divisor);
     __syncthreads();
-    const i64 j = thread_index();
+    const i64 j = PACK * thread_index();
     if (j >= columns) return;
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
-        const i64 at = row * columns + j, chosen = class_of(label[row], ignore, classes, wrong);
-        const calc hot = chosen == begin + j ? (calc)1 : (calc)0;
-        calc found = ((calc)prob[at] - hot) * scale;
-        if (chosen == IGNORED) found = 0;
-        if (chosen == NO_CLASS) found = not_a_number();
-        out[at] = (real)found;
+        const i64 chosen = class_of(label[row], ignore, classes, wrong);
+        Pack<calc> own = pack_of(prob + row * columns, j, columns, aligned);
+        for (int e = 0; e < PACK; e++) {
+            const calc hot = chosen == begin + j + e ? (calc)1 : (calc)0;
+            own.at[e] = (own.at[e] - hot) * scale;
+            if (chosen == IGNORED) own.at[e] = 0;
+            if (chosen == NO_CLASS) own.at[e] = not_a_number();
+        }
+        put_pack(out + row * columns, j, columns, aligned, own);
     }
 }
 

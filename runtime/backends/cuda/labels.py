@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from runtime.backends.cuda.base import (
+    PACK,
     WIDE,
     Shape,
     by_id,
@@ -17,6 +18,7 @@ from runtime.backends.cuda.base import (
     kernel,
     launch,
     module,
+    packed_rows,
 )
 from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.cuda.softmax import figures_of
@@ -54,10 +56,10 @@ def softmax_output_grad(call: KernelCall) -> BoundCall | None:
     if a["multi_output"] or a["smooth_alpha"] or not by_id(label, prob, out):
         return None
     divisor = valid[0] if valid else module().full(1, head_divisor(a, label), "float64")
-    shape = each_of_rows(label.size, prob.shape[-1])
+    shape = each_of_rows(label.size, -(-prob.shape[-1] // PACK))
     bound = checked(call, "head_grad", shape, (prob, label, divisor), out)
-    grid, block, args = bound.args
-    return launch(bound.function, grid, block, *args, float(a["grad_scale"]))
+    (grid, block, args), aligned = bound.args, packed_rows(prob, out)
+    return launch(bound.function, grid, block, *args, float(a["grad_scale"]), aligned)
 
 
 @kernel("_shard_residual")

@@ -1,10 +1,27 @@
 // Kernels beside cuBLAS: a bias added to rows, and the sum of rows that is its gradient.
 
-extern "C" __global__ void add_row(real* y, const real* bias, i64 rows, i64 columns) {
-    const i64 j = thread_index();
+extern "C" __global__ void add_row(
+    real* y, const real* bias, i64 rows, i64 columns, i64 aligned
+) {
+    const i64 j = PACK * thread_index();
     if (j >= columns) return;
+    const Pack<calc> more = pack_of(bias, j, columns, aligned);
+    for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
+        Pack<calc> own = pack_of(y + row * columns, j, columns, aligned);
+        for (int e = 0; e < PACK; e++) own.at[e] += more.at[e];
+        put_pack(y + row * columns, j, columns, aligned, own);
+    }
+}
+
+// Every row is the bias, to which a product is added.
+extern "C" __global__ void fill_rows(
+    real* y, const real* bias, i64 rows, i64 columns, i64 aligned
+) {
+    const i64 j = PACK * thread_index();
+    if (j >= columns) return;
+    const Pack<calc> own = pack_of(bias, j, columns, aligned);
     for (i64 row = blockIdx.y; row < rows; row += gridDim.y)
-        y[row * columns + j] = (real)((calc)y[row * columns + j] + (calc)bias[j]);
+        put_pack(y + row * columns, j, columns, aligned, own);
 }
 
 // A block of (32, LANES) threads sums 32 columns of the rows from `first` to `end`: each lane every
@@ -15,6 +32,7 @@ __device__ calc block_column_total(const T* x, i64 first, i64 end, i64 columns) 
     const i64 j = thread_index();
     calc total = 0;
     if (j < columns)
+#pragma unroll 8
         for (i64 row = first + threadIdx.y; row < end; row += blockDim.y)
             total += (calc)x[row * columns + j];
     parts[threadIdx.y][threadIdx.x] = total;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runtime.backends.cuda.base import (
+    PACK,
     WARP,
     each_of_rows,
     floating,
@@ -10,6 +11,7 @@ from runtime.backends.cuda.base import (
     in_turn,
     kernel,
     launch,
+    packed_rows,
 )
 from runtime.backends.cuda.blas import product
 from runtime.backends.cuda.rank_memory import scratch
@@ -19,19 +21,28 @@ from symgraph.core.types import TensorType, wide
 LANES = 16  # rows that a block adds up in parallel
 MIN_RUN = 512  # rows that a block adds up
 BLOCKS = 256  # about as many as run at a time
+ROWS = 1024  # blocks one below the other, each of which reads the bias once
 
 
 @kernel("FullyConnected")
 def fully_connected(call: KernelCall) -> BoundCall | None:
-    """Bind x W^T + b."""
+    """Bind x W^T + b.
+
+    The product is added to rows that are the bias already, which writes them once less; but with
+    16 bits the product is rounded before the bias is added, as on a CPU.
+    """
     data, weight, *bias = call.ins
     units, inner = weight.shape
     out = call.outs[0].reshape(-1, units)
-    bound = product(data.reshape(-1, inner), weight.T, out)
+    fills = bool(bias) and out.dtype.name == wide(out.dtype.name)
+    bound = product(data.reshape(-1, inner), weight.T, out, adds=fills)
     if bound is None or not bias:
         return bound
-    add = function("linear", "add_row", real=out.dtype.name)
-    return in_turn(bound, launch(add, *each_of_rows(*out.shape), out, bias[0], *out.shape))
+    rows, columns = out.shape
+    shape = each_of_rows(min(rows, ROWS), -(-columns // PACK))
+    run = function("linear", "fill_rows" if fills else "add_row", real=out.dtype.name)
+    spread = launch(run, *shape, out, bias[0], rows, columns, packed_rows(out, bias[0]))
+    return in_turn(spread, bound) if fills else in_turn(bound, spread)
 
 
 @kernel("_fc_grad_data")

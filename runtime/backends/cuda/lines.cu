@@ -61,6 +61,40 @@ extern "C" __global__ void layer_norm(
     }
 }
 
+// The same of rows, with a warp for each, whose threads load packs.
+extern "C" __global__ void layer_norm_rows(
+    const real* x, const real* gamma, const real* beta, real* y, real* mean, real* std,
+    i64 rows, i64 length, i64 aligned, double eps
+) {
+    const i64 n = (i64)blockIdx.x * blockDim.y + threadIdx.y, begin = PACK * threadIdx.x;
+    if (n >= rows) return;
+    const real* row = x + n * length;
+    calc total = 0, squares = 0;
+    for (i64 j = begin; j < length; j += 32 * PACK) {
+        const Pack<calc> own = pack_of(row, j, length, aligned);
+        for (int e = 0; e < PACK; e++) total += own.at[e];  // 0 beyond the row
+    }
+    const calc center = warp_join<Plus>(total) / length;
+    for (i64 j = begin; j < length; j += 32 * PACK) {
+        const Pack<calc> own = pack_of(row, j, length, aligned);
+        for (int e = 0; e < PACK; e++)
+            if (j + e < length) squares += (own.at[e] - center) * (own.at[e] - center);
+    }
+    const calc width = sqrt(warp_join<Plus>(squares) / length + (calc)eps), narrow = 1 / width;
+    for (i64 j = begin; j < length; j += 32 * PACK) {
+        Pack<calc> own = pack_of(row, j, length, aligned);
+        const Pack<calc> by = pack_of(gamma, j, length, aligned);
+        const Pack<calc> more = pack_of(beta, j, length, aligned);
+        for (int e = 0; e < PACK; e++)
+            own.at[e] = (own.at[e] - center) * narrow * by.at[e] + more.at[e];
+        put_pack(y + n * length, j, length, aligned, own);
+    }
+    if (threadIdx.x == 0) {
+        mean[n] = (real)center;
+        std[n] = (real)width;
+    }
+}
+
 extern "C" __global__ void layer_norm_grad(
     const real* x, const real* gamma, const real* mean, const real* std, const real* grad,
     real* of_x, i64 lines, i64 length, i64 after
@@ -81,6 +115,37 @@ extern "C" __global__ void layer_norm_grad(
         const i64 at = begin + j * after;
         const calc normal = ((calc)x[at] - center) * narrow;
         of_x[at] = (real)(((calc)grad[at] * (calc)gamma[j] - total - normal * along) * narrow);
+    }
+}
+
+extern "C" __global__ void layer_norm_grad_rows(
+    const real* x, const real* gamma, const real* mean, const real* std, const real* grad,
+    real* of_x, i64 rows, i64 length, i64 aligned
+) {
+    const i64 n = (i64)blockIdx.x * blockDim.y + threadIdx.y, begin = PACK * threadIdx.x;
+    if (n >= rows) return;
+    const calc center = (calc)mean[n], narrow = 1 / (calc)std[n];
+    calc total = 0, along = 0;
+    for (i64 j = begin; j < length; j += 32 * PACK) {
+        const Pack<calc> own = pack_of(x + n * length, j, length, aligned);
+        const Pack<calc> by = pack_of(gamma, j, length, aligned);
+        const Pack<calc> g = pack_of(grad + n * length, j, length, aligned);
+        for (int e = 0; e < PACK; e++) {  // g is 0 beyond the row
+            total += g.at[e] * by.at[e];
+            along += g.at[e] * by.at[e] * ((own.at[e] - center) * narrow);
+        }
+    }
+    total = warp_join<Plus>(total) / length;
+    along = warp_join<Plus>(along) / length;
+    for (i64 j = begin; j < length; j += 32 * PACK) {
+        const Pack<calc> own = pack_of(x + n * length, j, length, aligned);
+        const Pack<calc> by = pack_of(gamma, j, length, aligned);
+        Pack<calc> g = pack_of(grad + n * length, j, length, aligned);
+        for (int e = 0; e < PACK; e++) {
+            const calc normal = (own.at[e] - center) * narrow;
+            g.at[e] = (g.at[e] * by.at[e] - total - normal * along) * narrow;
+        }
+        put_pack(of_x + n * length, j, length, aligned, g);
     }
 }
 

@@ -15,6 +15,8 @@ from runtime.backends.cuda.base import (
     in_turn,
     kernel,
     launch,
+    packed_rows,
+    warp_a_row,
 )
 from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
@@ -24,6 +26,7 @@ from symgraph.ops.normalize import normal_axes
 LANES = 16  # threads of a sum that shares its block with others
 MIN_RUN = 128  # lines whose terms of gamma's and beta's gradients are added up together
 MAX_RUNS = 32
+SHORT = 2048  # elements of a row that has a warp of its own
 
 
 class Lines(NamedTuple):
@@ -46,6 +49,16 @@ class Lines(NamedTuple):
     def along(self) -> Shape:
         """The launch of a sum along each line."""
         return sums(self.number, self.length, apart=self.after == 1)
+
+    @property
+    def has_warps(self) -> bool:
+        """Whether each line has a warp: short rows, many of which share a block."""
+        return self.after == 1 and self.length <= SHORT
+
+    @property
+    def warps(self) -> Shape:
+        """The launch of a warp for each line."""
+        return warp_a_row(self.number)
 
     @property
     def run(self) -> int:
@@ -87,8 +100,11 @@ def layer_norm(call: KernelCall) -> BoundCall | None:
     if not floating(*call.ins, *call.outs):
         return None
     x, a = call.ins[0], call.attrs
-    layout, compiled = along(x, a["axis"]), run("layer_norm", x)
-    return launch(compiled, *layout.along, *call.ins, *call.outs, *layout.sizes, float(a["eps"]))
+    layout, arrays = along(x, a["axis"]), (*call.ins, *call.outs)
+    if layout.has_warps:
+        sizes = layout.number, layout.length, packed_rows(*call.ins, call.outs[0])
+        return launch(run("layer_norm_rows", x), *layout.warps, *arrays, *sizes, float(a["eps"]))
+    return launch(run("layer_norm", x), *layout.along, *arrays, *layout.sizes, float(a["eps"]))
 
 
 @kernel("_layer_norm_grad")
@@ -96,15 +112,17 @@ def layer_norm_grad(call: KernelCall) -> BoundCall | None:
     (x, gamma, mean, std, g), (of_x, *vectors) = call.ins, call.outs
     if not floating(*call.ins, *call.outs):
         return None
-    layout = along(x, call.attrs["axis"])
+    layout, arrays = along(x, call.attrs["axis"]), (x, gamma, mean, std, g, of_x)
     (parts,) = scratch(call.context, [parts_of(layout, x)])
-    of_data, of_lines, of_runs = (
-        run(name, x) for name in ("layer_norm_grad", "layer_norm_parts", "layer_norm_sums")
-    )
+    of_lines, of_runs = run("layer_norm_parts", x), run("layer_norm_sums", x)
+    of_data = launch(run("layer_norm_grad", x), *layout.along, *arrays, *layout.sizes)
+    if layout.has_warps:
+        sizes = layout.number, layout.length, packed_rows(x, gamma, g, of_x)
+        of_data = launch(run("layer_norm_grad_rows", x), *layout.warps, *arrays, *sizes)
     return in_turn(
         launch(of_lines, *layout.over, x, mean, std, g, parts, *layout.sizes, layout.run),
         launch(of_runs, *each(layout.length), parts, *vectors, layout.length, layout.runs),
-        launch(of_data, *layout.along, x, gamma, mean, std, g, of_x, *layout.sizes),
+        of_data,
     )
 
 

@@ -1,18 +1,34 @@
-"""Movement: operators that only copy numbers, by CuPy's copies straight to the outputs.
+"""Movement: operators that only copy numbers, straight to the outputs.
 
 An operator's array computation would allocate its outputs, which would then be copied once more.
+Where what stays together is long enough, as when axes of an attention's heads change places, a
+kernel moves 16 bytes at a time; other copies are CuPy's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from runtime.backends.cuda.base import PLANNED, in_turn, kernel, module
+from runtime.backends.cuda.base import (
+    PACK,
+    PLANNED,
+    each,
+    function,
+    in_turn,
+    kernel,
+    launch,
+    module,
+)
+from runtime.backends.device.arrays import address
 from runtime.backends.device.table import BoundCall, KernelCall, noop
 from symgraph.core.registry import Env, find
 from symgraph.core.types import Array
 from symgraph.ops.slices import along_axis, parts
+
+OUTER = 4  # axes, but for the innermost, that a kernel knows
+PACK_BYTES = 4 * PACK
 
 VIEWS = (
     "transpose",
@@ -29,8 +45,43 @@ VIEWS = (
 def copied(*pairs: tuple[Array, Array]) -> BoundCall:
     """Bind copies: (target, source) of one shape each."""
     copyto = module().copyto
-    calls = [BoundCall(copyto, pair) for pair in pairs]
+    calls = [moved(*pair) or BoundCall(copyto, pair) for pair in pairs]
     return calls[0] if len(calls) == 1 else in_turn(*calls)
+
+
+def moved(target: Array, source: Array) -> BoundCall | None:
+    """Bind a copy by packs; None if that is not possible, or if both are contiguous anyway."""
+    axes = common_axes(target, source)
+    if PLANNED.get() is not None or target.dtype != source.dtype or not 1 < len(axes) <= OUTER + 1:
+        return None
+    *outer, (length, *steps) = axes
+    run = length * target.itemsize
+    moves = [step for _, *pair in outer for step in pair]
+    places = address(target), address(source)
+    if steps != [target.itemsize] * 2 or any(b % PACK_BYTES for b in (run, *moves, *places)):
+        return None
+    outer = [(1, 0, 0)] * (OUTER - len(outer)) + outer
+    sizes, to, of = zip(*outer, strict=True)
+    packs = run // PACK_BYTES
+    count = math.prod(sizes) * packs
+    by_pack = [step // PACK_BYTES for step in (*of, *to)]
+    kernel = function("movement", "move_packs", real="float32")
+    return launch(kernel, *each(count), source, target, count, packs, *sizes[1:], *by_pack)
+
+
+def common_axes(a: Array, b: Array) -> list[tuple[int, int, int]]:
+    """Return the axes of two arrays of a shape, as (length, step in a, step in b) in bytes.
+
+    Neighbours are merged where both arrays have them one after the other in memory.
+    """
+    axes: list[tuple[int, int, int]] = []
+    for length, *steps in zip(a.shape, a.strides, b.strides, strict=True):
+        if length == 1:
+            continue
+        if axes and [length * step for step in steps] == [*axes[-1][1:]]:
+            length *= axes.pop()[0]
+        axes.append((length, *steps))
+    return axes
 
 
 def register(op: str) -> None:

@@ -75,28 +75,35 @@ class DeferredErrors:
 
     A kernel leaves such an id in the slot of its kind of ids and makes NaN of it; nobody waits for
     that. `check`, called when a step is over, raises what the operator's own computation would.
+
+    Attributes:
+        slots: float64 on the GPU, an id of each kind; 0, which is within, means none.
     """
 
     def __init__(self) -> None:
-        self._slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
+        self.slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
         self._kinds: list[tuple[str, int]] = []
 
     def place(self, what: str, count: int) -> Array:
-        """Return where kernels leave an id outside 0..count-1; 0, which is within, means none."""
+        """Return where kernels leave an id outside 0..count-1."""
         kind = what, count
         if kind not in self._kinds:
             assert len(self._kinds) < MAX_ERROR_KINDS
             self._kinds.append(kind)
         at = self._kinds.index(kind)
-        slot: Array = self._slots[at : at + 1]
+        slot: Array = self.slots[at : at + 1]
         return slot
 
-    def check(self) -> None:
-        """Wait for the work so far; raise IndexError, once, for an id that was out of range."""
-        ids = arrays.on_host(self._slots)
-        for (what, count), wrong in zip(self._kinds, ids, strict=False):
+    def check(self, ids: Array | None = None) -> None:
+        """Raise IndexError, once, for an id that was out of range.
+
+        Args:
+            ids: What is in the slots, on the host; None: wait for the work so far, and read them.
+        """
+        found = arrays.on_host(self.slots) if ids is None else ids
+        for (what, count), wrong in zip(self._kinds, found, strict=False):
             if wrong != 0:
-                self._slots.fill(0)
+                self.slots.fill(0)
                 raise IndexError(f"{what} {wrong:g} is outside 0..{count - 1}")
 
 
@@ -110,9 +117,9 @@ def error_place(context: CallContext, what: str, count: int) -> Array:
 # -- scratch -----------------------------------------------------------------------------------
 
 # Memory that kernels use within a call, and any later call may write over: a rank's calls follow
-# one another on its stream, so all share it. By size, each a power of two: together no more than
-# twice the largest that was needed.
-_PIECES: WeakKeyDictionary[CallContext, dict[int, Array]] = WeakKeyDictionary()
+# one another on its stream, so all share it, and those on the stream beside it share other pieces.
+# By size, each a power of two: together no more than twice the largest that was needed.
+_PIECES: WeakKeyDictionary[CallContext, dict[tuple[int, bool], Array]] = WeakKeyDictionary()
 
 
 def scratch(context: CallContext, types: Sequence[TensorType]) -> list[Array]:
@@ -120,11 +127,13 @@ def scratch(context: CallContext, types: Sequence[TensorType]) -> list[Array]:
     size, pieces, needs = piece_bytes(types), _PIECES.setdefault(context, {}), PLANNED.get()
     if needs is not None:
         needs.pieces.add(size)
-    if size not in pieces:
-        pieces[size] = module().empty(size, "uint8")
+    place = size, context.beside
+    if place not in pieces:
+        pieces[place] = module().empty(size, "uint8")
     at, placed = 0, []
     for type_ in types:
-        placed.append(pieces[size][at : at + type_.nbytes].view(type_.dtype).reshape(type_.shape))
+        piece = pieces[place][at : at + type_.nbytes]
+        placed.append(piece.view(type_.dtype).reshape(type_.shape))
         at += to_cache_lines(type_.nbytes)
     return placed
 
@@ -136,4 +145,4 @@ def piece_bytes(types: Sequence[TensorType]) -> int:
 
 def scratch_held(context: CallContext) -> int:
     """Return the bytes of all scratch pieces of a rank."""
-    return sum(_PIECES.get(context, {}))
+    return sum(size for size, _ in _PIECES.get(context, {}))

@@ -7,7 +7,6 @@ from typing import Any
 from runtime.backends.cuda.base import (
     BLOCK,
     by_id,
-    each,
     each_of_rows,
     function,
     in_turn,
@@ -19,6 +18,9 @@ from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.device.operands import class_count
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, TensorType
+
+LANES = 16  # threads that compare a few ids with all others; as many such groups are in a block
+FEW = 4
 
 
 def run(name: str, ids: Array, values: Array) -> Any:
@@ -59,11 +61,10 @@ def add_up(
     numbers = [TensorType((ids.size,), "int32")] * 3
     order, repeats, target = scratch(call.context, numbers)
     wrong = error_place(call.context, "id", classes)
-    grid, block = each(ids.size)
     sort = launch(
         run("sort_ids", ids, rows),
-        grid,
-        block,
+        (-(-ids.size // (FEW * LANES)),),
+        (LANES, LANES),
         ids,
         order,
         repeats,

@@ -13,6 +13,7 @@ from runtime.backends.cuda.base import (
     function,
     kernel,
     launch,
+    packed_rows,
 )
 from runtime.backends.device.operands import lowest
 from runtime.backends.device.table import BoundCall, KernelCall
@@ -34,7 +35,7 @@ def on_rows(name: str, ins: tuple[Array, ...], out: Array) -> BoundCall | None:
         return None
     columns = out.shape[-1]
     shape = block_a_row(out.size // columns, columns)
-    return launch(run(name, out), *shape, *ins, out, columns)
+    return launch(run(name, out), *shape, *ins, out, columns, packed_rows(*ins, out))
 
 
 def on_lines(name: str, ins: tuple[Array, ...], out: Array, axis: int) -> BoundCall | None:
@@ -85,7 +86,8 @@ def figures_of(x: Array, figures: Array) -> BoundCall:
     columns = x.shape[-1]
     rows = x.size // columns
     shape = block_a_row(rows, columns)
-    return launch(run("row_figures", x), *shape, x, figures, rows, columns, lowest(x))
+    sizes = rows, columns, packed_rows(x)
+    return launch(run("row_figures", x), *shape, x, figures, *sizes, lowest(x))
 
 
 @kernel("_shard_row_figures")

@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import Any, Protocol
@@ -84,6 +84,10 @@ class Device(Protocol):
         """Wait until all of this device's work is done."""
         ...
 
+    def read(self, arrays: Sequence[Array]) -> list[Array]:
+        """Wait like `finish`, and return arrays of this device on the host."""
+        ...
+
     def stamps(self) -> Stamps:
         """Return timestamps for the work of a thread that uses this device."""
         ...
@@ -107,6 +111,21 @@ class Device(Protocol):
         The calls take no values from the host and wait for nothing. None: this device cannot
         capture them, and they must be made each time.
         """
+        ...
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Queue what this thread calls beside this device's other work (a context manager).
+
+        Only events keep the two in order: see `record` and `wait`.
+        """
+        ...
+
+    def record(self, *, beside: bool) -> Any:
+        """Return an event that tells the end of the work so far, or of that beside it."""
+        ...
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """Let this device's later work, or that beside it, wait for an event."""
         ...
 
 
@@ -149,6 +168,10 @@ class Host:
     def finish(self) -> None:
         """See Device."""
 
+    def read(self, arrays: Sequence[Array]) -> list[Array]:
+        """See Device; the arrays themselves."""
+        return [*arrays]
+
     def stamps(self) -> Stamps:
         """See Device."""
         return HostStamps()
@@ -163,6 +186,16 @@ class Host:
     def captured(self, calls: Callable[[], None]) -> Callable[[], None] | None:
         """See Device; the host's work is done when a call returns."""
         return None
+
+    def beside(self) -> AbstractContextManager[object]:
+        """See Device."""
+        return nullcontext()
+
+    def record(self, *, beside: bool) -> Any:
+        """See Device."""
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """See Device."""
 
 
 HOST = Host()
@@ -316,7 +349,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 def loaded() -> Any:
     """Return the module CuPy; ImportError without it."""
-    return importlib.import_module("cupy")
+    return sys.modules.get("cupy") or importlib.import_module("cupy")
 
 
 def shared_library(*names: str) -> Any:

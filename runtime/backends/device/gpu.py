@@ -5,7 +5,7 @@ Nothing here imports CuPy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -33,8 +33,10 @@ class Gpu:
         # Temporaries of calls. In a CUDA graph they lie at the same places in every run, so the
         # memory must not be used for anything else after a call has freed it.
         self._temporaries = self._cuda.MemoryPool(self._straight)
+        self._landings: dict[object, Array] = {}  # by place, shape and dtype
         with self._cuda.Device(card):
             self.stream = self._cuda.Stream(non_blocking=True)
+            self._beside = self._cuda.Stream(non_blocking=True)
             self.receive_stream: ReceiveStream | None = ReceiveStream(self._cuda, self.stream)
 
     def bytes(self, count: int) -> Array:
@@ -101,6 +103,23 @@ class Gpu:
         """See arrays.Device."""
         self.stream.synchronize()
 
+    def read(self, arrays: Sequence[Any]) -> list[Array]:
+        """See arrays.Device; all are under way before anybody waits."""
+        landed = [self._landing(place, array) for place, array in enumerate(arrays)]
+        for array, landing in zip(arrays, landed, strict=True):
+            array.get(out=landing, blocking=False)
+        self.stream.synchronize()
+        return [landing.copy() for landing in landed]
+
+    def _landing(self, place: int, array: Array) -> Array:
+        """Return pinned memory for an array, a copy into which does not make the host wait."""
+        kind = place, array.shape, array.dtype
+        if kind not in self._landings:
+            memory = self._cuda.alloc_pinned_memory(max(array.nbytes, 1))
+            flat = np.frombuffer(memory, array.dtype, array.size)
+            self._landings[kind] = flat.reshape(array.shape)
+        return self._landings[kind]
+
     def stamps(self) -> Stamps:
         """See arrays.Device."""
         return EventStamps(self._cuda, self.stream)
@@ -135,3 +154,17 @@ class Gpu:
             finally:
                 graph = self.stream.end_capture()
         return partial(graph.launch, self.stream)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """See arrays.Device: a stream that joins captures."""
+        stream: AbstractContextManager[object] = self._beside
+        return stream
+
+    def record(self, *, beside: bool) -> Any:
+        """See arrays.Device."""
+        event = self._cuda.Event(disable_timing=True)
+        return (self._beside if beside else self.stream).record(event)
+
+    def wait(self, event: Any, *, beside: bool) -> None:
+        """See arrays.Device."""
+        (self._beside if beside else self.stream).wait_event(event)

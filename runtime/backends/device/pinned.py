@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 
 from runtime.backends.device.arrays import Mark, copy, mark, pinned
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array, Shape, name_of
 
 PAGEABLE_BYTES = 64 << 10  # up to this size CUDA copies from any memory without waiting
 
@@ -27,7 +27,7 @@ class PinnedBuffers:
 
     def acquire(self, like: Array) -> Array:
         """Return a buffer of this array's shape and dtype that nobody uses."""
-        free = self._free[like.shape, like.dtype.name]
+        free = self._free[like.shape, name_of(like.dtype)]
         for at, (last, buffer) in enumerate(free):
             if last is None or last.done:
                 del free[at]
@@ -36,7 +36,7 @@ class PinnedBuffers:
 
     def release(self, buffer: Array, last: Mark | None = None) -> None:
         """Release a buffer; it is reusable once `last` has been reached."""
-        self._free[buffer.shape, buffer.dtype.name].append((last, buffer))
+        self._free[buffer.shape, name_of(buffer.dtype)].append((last, buffer))
 
     def feed(self, target: Array, value: Array) -> None:
         """Copy a value from anywhere; one of the host may change as soon as this returns."""

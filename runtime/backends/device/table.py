@@ -17,7 +17,9 @@ from symgraph.core.types import Array
 class ErrorSlots(Protocol):
     """Errors that kernels of a GPU have noted, because they cannot raise."""
 
-    def check(self) -> None: ...
+    slots: Array
+
+    def check(self, ids: Array | None = None) -> None: ...
 
     def place(self, what: str, count: int) -> Array: ...
 
@@ -37,14 +39,16 @@ class CallContext:
         env: the state of the run, set before each (see `registry.Env`).
         errors: what kernels on a GPU have noted instead of raising.
         random_keys: what kernels on a GPU draw random numbers with.
+        beside: whether the calls that are bound may run beside others, with scratch of their own.
     """
 
-    __slots__ = ("__weakref__", "env", "errors", "random_keys")
+    __slots__ = ("__weakref__", "beside", "env", "errors", "random_keys")
 
     def __init__(self) -> None:
         self.env = Env()
         self.errors: ErrorSlots | None = None
         self.random_keys: RandomKeys | None = None
+        self.beside = False
 
     def set(self, env: Env) -> None:
         """Set the state for the calls that follow."""
@@ -80,14 +84,23 @@ class BoundCall(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A parameter's update."""
+    """A parameter's update, complete but for the factor of this step's gradients."""
 
     #: The formula: `sgd`, `momentum` or `adam`.
     formula: str
     #: Flat arrays: the parameter, its gradient and the optimizer's state.
     flat: Sequence[Array]
-    #: The formula's settings, in the parameter's dtype.
-    numbers: Sequence[Any]
+    #: The learning rate and the weight decay, in the parameter's dtype.
+    rates: tuple[Any, ...]
+    #: One more factor of the gradient.
+    rescale: float
+    #: The gradient's limit and the formula's settings, in the parameter's dtype.
+    settings: tuple[Any, ...]
+
+    def numbers(self, scale: float) -> tuple[Any, ...]:
+        """Return what the formula's kernel takes after the arrays, with the gradients' factor."""
+        number = self.flat[0].dtype.type
+        return *self.rates, number(scale * self.rescale), *self.settings
 
 
 def noop() -> None:

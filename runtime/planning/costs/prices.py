@@ -203,11 +203,18 @@ class CostModel:
         rates, seconds = [k.rates for k in kernels], _body_seconds(partition, kernels)
         if devices not in self._links_of:
             self._links_of[devices] = self._links_between(devices)
+        last = {placement.rank_of[stage]: stage for stage in overheads.updating}
+
+        def update(stage: int) -> float:
+            rank = placement.rank_of[stage]
+            found = overheads.update_seconds(stage, rates[rank])
+            return found + rates[rank].step if last.get(rank) == stage else found
+
         costs = Costs(
             lambda key: seconds[key] + overheads.seconds(key, rates[partition.rank(key)]),
             links=self._links_of[devices],
             overhead=self.overhead,
-            update=lambda stage: overheads.update_seconds(stage, rates[placement.rank_of[stage]]),
+            update=update,
         )
         if self.machine is not None:
             norms = len(partition.graph.variables)

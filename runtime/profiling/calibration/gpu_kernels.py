@@ -16,12 +16,13 @@ import numpy as np
 
 from partitioner.costs.cost import Caches, CostTable, Measured, is_free, signature
 from runtime.backends.bodies import NodeFailed
-from runtime.backends.device.arrays import Device
+from runtime.backends.device.arrays import device
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.bench import describe_card, repeated
 from runtime.profiling.calibration.cpu_kernels import midmean
 from runtime.profiling.calibration.excerpts import SyntheticInputs, captured, cut_out
 from runtime.profiling.calibration.rates import measure_speed, rates_of_card
+from symgraph.core.context import Context
 from symgraph.core.graph import Graph
 
 SAMPLES = 5  # samples of a signature, if there is time
@@ -30,7 +31,7 @@ NO_CACHES = Caches(0, 0)
 
 
 def measure_card(
-    graphs: Iterable[Graph], here: Device, *, seconds: float, known: Collection[str] = ()
+    graphs: Iterable[Graph], context: Context, *, seconds: float, known: Collection[str] = ()
 ) -> CostTable:
     """Measure all kernels of these graphs on a GPU, on synthetic inputs.
 
@@ -38,11 +39,11 @@ def measure_card(
 
     Args:
         graphs: the graphs.
-        here: the GPU.
+        context: the GPU.
         seconds: when they have passed, each signature that is left is sampled once.
         known: signatures that need not be measured.
     """
-    begun = time.perf_counter()
+    here, begun = device(context), time.perf_counter()
     measured: dict[str, Measured] = {}
     failed: dict[str, str] = {}
     with here.use():
@@ -57,7 +58,8 @@ def measure_card(
                 cause = error.__cause__ or error
                 failed[text] = f"{type(cause).__name__}: {cause}"
         about = describe_card(here)
-    return CostTable(speed, 0.0, rates_of_card(speed), NO_CACHES, measured, failed, about)
+    rates = rates_of_card(speed, context)
+    return CostTable(speed, 0.0, rates, NO_CACHES, measured, failed, about)
 
 
 def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:

@@ -90,7 +90,7 @@ def _measured(
         workers = min(sum(c.kind == context.kind for c in contexts), profile.cores())
         new = profile.measure(graphs, seconds=SECONDS, known=seen, workers=workers)
     else:
-        new = measure_card(graphs, here, seconds=SECONDS, known=seen)
+        new = measure_card(graphs, context, seconds=SECONDS, known=seen)
     if not isinstance(old, CostTable):
         return new
     measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}

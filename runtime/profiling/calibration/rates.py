@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from statistics import median
 
@@ -14,11 +15,19 @@ from runtime.backends.cpu.choice import matmul
 from runtime.backends.cpu.gemm import pack
 from runtime.backends.device.arrays import HOST, Device
 from runtime.backends.device.table import CallContext
+from runtime.engine.session import Session, initialize
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from runtime.profiling.calibration.bench import Bench, Sizes, Work, bench_of, timed
 from runtime.profiling.calibration.excerpts import bound
+from runtime.transports import ThreadCluster
+from symgraph import Feed, sym
+from symgraph.core.context import Context
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE
 from symgraph.core.types import Array, TensorType, Value
+from symgraph.frontend.init import Zero
+from symgraph.frontend.optimizer import SGD
 
 Timer = Callable[[Work, Device], float]  # the seconds of one call of some work
 
@@ -26,6 +35,7 @@ UNCACHED = 16 << 20  # bytes: more than fit in a cache that cores share
 CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
+STEPS = 30
 
 
 def measure_speed(here: Device = HOST) -> Speed:
@@ -83,9 +93,26 @@ def measure_rates() -> Rates:
     return Rates(3 * UNCACHED / adding, 4 * nbytes / packing)
 
 
-def rates_of_card(speed: Speed) -> Rates:
+def rates_of_card(speed: Speed, context: Context) -> Rates:
     """Return the rates of a GPU; nothing is packed for its products."""
-    return Rates(speed.bandwidth, inf)
+    return Rates(speed.bandwidth, inf, host_seconds(context))
+
+
+def host_seconds(context: Context) -> float:
+    """Return the seconds in which a GPU waits for the host in a training step.
+
+    That is about a whole step of a network that is nearly no work.
+    """
+    x = sym.FullyConnected(sym.Variable("data"), num_hidden=SMALL_TYPE.size, name="small")
+    loss = sym.LinearRegressionOutput(x, sym.Variable("label"), name="loss")
+    type_ = TensorType((1, SMALL_TYPE.size))
+    feeds = {name: np.zeros(type_.shape, type_.dtype) for name in ("data", "label")}
+    options = Options(default=context, update=True)
+    made = plan(loss, dict.fromkeys(feeds, Feed(type_)), options, wrt=None)
+    with ThreadCluster(1) as cluster:
+        arrays = initialize(made, cluster, Zero(), 0)
+        session = Session(made, cluster, arrays, optimizer=SGD(0.0), clip=1.0)
+        return median(timed(partial(session.step, feeds)) for _ in range(STEPS))
 
 
 def call_seconds(here: Device = HOST) -> float:

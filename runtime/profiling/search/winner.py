@@ -18,6 +18,7 @@ from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
 from symgraph.app.config import Config, PipelineConfig
 from symgraph.core.errors import ConfigError, SymgraphError
+from symgraph.core.tags import lookup
 from symgraph.core.units import count_text, seconds_text
 
 SHOWN = 12  # candidates in the evidence
@@ -31,7 +32,7 @@ def write_winner(
     compared: what was measured, if anything was. source: the user's file.
 
     A schedule of the list scheduler goes into a file beside it, and so do the costs if the
-    placement is none that `group2ctx` can say.
+    placement is none that `group2ctx` or constraints on nodes can say.
     """
     try:
         config = _pinned(winner, path)
@@ -132,7 +133,13 @@ def _notes(winner: Candidate, found: Found) -> list[str]:
 
 
 def _pinned(winner: Candidate, path: Path) -> Config:
-    """A config without open choices; tried, so that it really makes the winner's plan."""
+    """Return a config without open choices; tried, so that it really makes the winner's plan.
+
+    Whatever prices a later process measures, it places groups, or else nodes, where the plan has
+    them. If neither can say the placement, its file holds the prices by which the planner finds
+    it again; and if the planner does not, since a search plans with less effort, the file leaves
+    the schedule open as well, since one that is written down would fit no other placement.
+    """
     choice = winner.plan.choice
     schedule = choice.schedule
     if schedule == FORWARD_ONLY:  # which no config asks for
@@ -148,9 +155,11 @@ def _pinned(winner: Candidate, path: Path) -> Config:
         }
     )
     config = winner.config.model_copy(update={"pipeline": pipeline})
-    by_groups = _by_groups(config, winner.plan)
-    if _digest(by_groups, winner.prices) == winner.plan.digest:
-        return by_groups
+    for placed in (_by_groups(config, winner.plan), _by_nodes(config, winner.plan)):
+        if _digest(placed, winner.prices) == winner.plan.digest:
+            return placed
+    if _digest(config, winner.prices) != winner.plan.digest:
+        config = winner.config
     if not winner.prices.measured:
         return config
     costs = str(path.with_suffix(".costs.json"))
@@ -167,6 +176,25 @@ def _by_groups(config: Config, plan: Plan) -> Config:
     }
     partition = config.partition.model_copy(update={"strategy": None, "costs": None})
     return config.model_copy(update={"group2ctx": groups, "partition": partition})
+
+
+def _by_nodes(config: Config, plan: Plan) -> Config:
+    """The config with the plan's placement as a constraint on every node.
+
+    Groups on several devices stay as `group2ctx`, since their parts have no names in the network.
+    """
+    several = {g: tuple(d) for g, d in placement_of(plan).items() if isinstance(d, list)}
+    split = {*several, *config.partition.shards, *config.partition.replicas}
+    graph, placement = plan.network.first, plan.placement
+    pins = {
+        node.name: str(placement.devices[placement.rank_of[placement.stage_of[node.name]]])
+        for node in graph
+        if not (node.origin or node.is_variable or lookup(node.tags, "ctx_group") in split)
+    }
+    constraints = (*config.partition.constraints, {"pin": pins}) if pins else ()
+    update = {"constraints": constraints, "split": "none", "costs": None}
+    partition = config.partition.model_copy(update=update)
+    return config.model_copy(update={"group2ctx": several, "partition": partition})
 
 
 def _digest(config: Config, prices: CostModel) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtime.backends.parcels import Parcel
 from runtime.transports.base import (
     CARRIED,
     Failure,
@@ -59,6 +60,20 @@ class _Sent:
 
 
 SENT = _Sent()
+
+
+class _Tickets:
+    """The ticket of several messages."""
+
+    def __init__(self, tickets: Sequence[Ticket]) -> None:
+        self._tickets = tickets
+
+    def done(self) -> bool:
+        return all([ticket.done() for ticket in self._tickets])
+
+    def wait(self) -> None:
+        for ticket in self._tickets:
+            ticket.wait()
 
 
 class Sending:
@@ -148,6 +163,17 @@ class MpiTransport:
             buffer = self._staging.incoming(out)
             self._recv(buffer, src, tag)
             self._staging.received(buffer, out)
+
+    def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
+        """See `Transport.send_all`; the messages go one by one."""
+        pairs = zip(parcel.arrays, tags, strict=True)
+        tickets = [self.send(array, dst, tag) for array, tag in pairs]
+        return tickets[0] if len(tickets) == 1 else _Tickets(tickets)
+
+    def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        """See `Transport.recv_all`."""
+        for array, tag in zip(parcel.arrays, tags, strict=True):
+            self.recv(array, src, tag)
 
     def _recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
         if out.nbytes > EAGER_BYTES:

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.backends.device.arrays import Mark, after, copy, mark
+from runtime.backends.device.arrays import Mark, after, mark
 from runtime.backends.device.processor import core_count
+from runtime.backends.parcels import Parcel
 from runtime.transports.base import (
     TIMEOUT_SECONDS,
     Cluster,
@@ -29,6 +30,7 @@ from runtime.transports.base import (
     T,
     Ticket,
     Transport,
+    check_peer,
     check_recv,
     check_reduced,
     check_send,
@@ -40,6 +42,7 @@ from runtime.transports.base import (
     taken_by,
     timed_out,
     type_text,
+    uneven,
     wrong_tag,
     wrong_type,
 )
@@ -182,31 +185,31 @@ class _Run:
 
 
 class _Message:
-    """An array in transit; to its sender, the ticket."""
+    """Arrays in transit; to their sender, the ticket."""
 
-    __slots__ = ("_copied", "_dst", "_sender", "array", "mark", "tag", "taken")
+    __slots__ = ("_copied", "_dst", "_sender", "mark", "parcel", "tags", "taken")
 
     def __init__(
-        self, sender: ThreadTransport, array: npt.NDArray[Any], dst: int, tag: int
+        self, sender: ThreadTransport, parcel: Parcel, dst: int, tags: Sequence[int]
     ) -> None:
         self._sender, self._dst = sender, dst
-        self.array, self.tag, self.taken = array, tag, False
-        self.mark = mark(array)
+        self.parcel, self.tags, self.taken = parcel, tags, False
+        self.mark = mark(parcel.arrays[0])
         self._copied: Mark | None = None  # the end of the receiver's copy
 
     def done(self) -> bool:
         if self.taken:
-            after(self._copied, self.array)
+            after(self._copied, self.parcel.arrays[0])
         return self.taken
 
     def wait(self) -> None:
-        self._sender.wait_until(self.done, taken_by(self._dst, self.tag), self._dst)
+        self._sender.wait_until(self.done, taken_by(self._dst, self.tags[0]), self._dst)
 
-    def copy_to(self, out: npt.NDArray[Any]) -> None:
-        """Copy the array, once the work that makes it is done."""
-        after(self.mark, out)
-        copy(out, self.array)
-        self._copied = mark(out)
+    def copy_to(self, parcel: Parcel) -> None:
+        """Copy the arrays, once the work that makes them is done."""
+        after(self.mark, parcel.arrays[0])
+        parcel.fill(self.parcel)
+        self._copied = mark(parcel.arrays[0])
 
     def take(self) -> None:
         """Tell the sender that its array is no longer needed."""
@@ -230,27 +233,37 @@ class ThreadTransport:
 
     def send(self, array: npt.NDArray[Any], dst: int, tag: int) -> Ticket:
         """See `Transport.send`."""
+        return self.send_all(Parcel([array]), dst, (tag,))
+
+    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
+        """See `Transport.recv`."""
+        self.recv_all(Parcel([out]), src, (tag,))
+
+    def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
+        """See `Transport.send_all`."""
         self._check_open("send")
-        check_send(array, self.rank, dst, self.size)
-        message = _Message(self, array, dst, tag)
+        for array in parcel.arrays:
+            check_send(array, self.rank, dst, self.size)
+        message = _Message(self, parcel, dst, tags)
         box = self._run.boxes[dst]
         box.messages[self.rank].append(message)
         box.ring()
         return message
 
-    def recv(self, out: npt.NDArray[Any], src: int, tag: int) -> None:
-        """See `Transport.recv`."""
+    def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        """See `Transport.recv_all`."""
         self._check_open("recv")
-        check_recv(out, self.rank, src, self.size)
+        check_peer("recv", self.rank, src, self.size)
+        if not parcel.writable:
+            for out in parcel.arrays:
+                check_recv(out, self.rank, src, self.size)
         channel = self.box.messages[src]
-        self.wait_until(channel.__len__, message_from(src, tag), src)
+        self.wait_until(channel.__len__, message_from(src, tags[0]), src)
         message = channel.popleft()
-        if message.tag != tag:
-            raise wrong_tag(src, self.rank, message.tag, tag)
-        if message.array.shape != out.shape or message.array.dtype != out.dtype:
-            sent, wanted = type_text(message.array), type_text(out)
-            raise wrong_type(src, self.rank, tag, sent, wanted)
-        message.copy_to(out)
+        sent = message.parcel
+        if message.tags != tags or sent.types != parcel.types:
+            raise self._misfit(src, message, parcel, tags)
+        message.copy_to(parcel)
         message.take()
 
     def allreduce(self, array: npt.NDArray[np.float64]) -> None:
@@ -295,6 +308,16 @@ class ThreadTransport:
                 raise timed_out(self.rank, self.timeout, awaited, self.what)
         if run.failure is not None:
             raise peer_failed(self.rank, run.failure, awaited, self.what)
+
+    def _misfit(self, src: int, message: _Message, parcel: Parcel, tags: Sequence[int]) -> RunError:
+        """Return the error for a message that is not what this rank receives."""
+        for sent, tag in zip(message.tags, tags, strict=False):
+            if sent != tag:
+                return wrong_tag(src, self.rank, sent, tag)
+        for array, out, tag in zip(message.parcel.arrays, parcel.arrays, tags, strict=False):
+            if (array.shape, array.dtype) != (out.shape, out.dtype):
+                return wrong_type(src, self.rank, tag, type_text(array), type_text(out))
+        return uneven(src, self.rank, len(message.tags), len(tags))
 
     def _gather(self, item: Any, verb: str) -> list[Any]:
         self._check_open(verb)

@@ -11,7 +11,7 @@ import pytest
 from partitioner.base.types import Partition
 from partitioner.memory.memory_plan import early_messages
 from runtime.backends.device import arrays
-from runtime.engine.bound_program import beside_work
+from runtime.engine.bound_program import BoundProgram, Call, beside_work
 from runtime.planning.memory.arena import Message, reserve
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches
@@ -144,26 +144,35 @@ class Stream:
         self.done[-1] += f" after {free}" if free else " at once"
 
 
+def asked(instructions: list[Instruction], free: dict[Message, int], *bundles: list[int]) -> list:
+    """What is asked of the receive stream by a program that comes after ten other instructions."""
+    stream = Stream()
+    calls: list[Call | None] = [lambda text=str(i): stream.done.append(text) for i in instructions]
+    for _, *others in bundles:
+        for place in others:
+            calls[place] = None
+    by_first = {places[0]: places for places in bundles}
+    bound = BoundProgram(Program.of(instructions), calls, by_first)
+    for call in beside_work(stream, bound, free, begin=10).calls:
+        if call is not None:
+            call()
+    return stream.done
+
+
 def test_only_what_receives_wait_for_is_recorded():
     """The stream goes in order, so what an earlier receive has waited for needs no event."""
-    program = Program.of(
-        [
-            Run(0, "F", 0),
-            Recv(5, 0),
-            Run(0, "F", 1),
-            Recv(5, 1),
-            Recv(6, 1),
-            Run(0, "F", 2),
-            Recv(5, 2),
-            Recv(7, 2),
-        ]
-    )
-    stream = Stream()
-    calls = [lambda text=str(i): stream.done.append(text) for i in program]
+    program = [
+        Run(0, "F", 0),
+        Recv(5, 0),
+        Run(0, "F", 1),
+        Recv(5, 1),
+        Recv(6, 1),
+        Run(0, "F", 2),
+        Recv(5, 2),
+        Recv(7, 2),
+    ]
     free: dict[Message, int] = {(5, 0): 0, (5, 1): 11, (6, 1): 11, (5, 2): 10}
-    for call in beside_work(stream, program, calls, free, begin=10):
-        call()
-    assert stream.done == [
+    assert asked(program, free) == [
         "0F0",
         "e1",
         "R5.0 at once",
@@ -173,4 +182,26 @@ def test_only_what_receives_wait_for_is_recorded():
         "0F2",
         "R5.2 at once",
         "R7.2",
+    ]
+
+
+def test_messages_that_travel_together_wait_until_all_their_places_are_free():
+    """Also where memory is freed, or another message comes, between them."""
+    program = [
+        Run(0, "F", 0),
+        Run(0, "F", 1),
+        Recv(5, 1),
+        Free(0, "F", 0),
+        Recv(8, 1),
+        Recv(6, 1),
+        Recv(7, 1),
+    ]
+    free: dict[Message, int] = {(5, 1): 0, (6, 1): 11, (7, 1): 8, (8, 1): 9}
+    assert asked(program, free, [2, 5, 6]) == [
+        "0F0",
+        "e1",
+        "0F1",
+        "R5.1 after e1",
+        "D0F0",
+        "R8.1 at once",
     ]

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from partitioner.costs.cost import Speed
 from runtime.planning.buckets import largest_first
 from runtime.planning.costs.files import load_prices
-from runtime.planning.costs.prices import always
+from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.mixed_step import predict
+from runtime.profiling.search import winner as module
 from runtime.profiling.search.epoch import Epoch, alike, epoch_of
 from runtime.profiling.search.search import Found, search
 from runtime.profiling.search.winner import evidence, gain_of_search, write_winner
 from runtime.profiling.trials.baseline import baseline_of
 from runtime.schedule.generators.table import SCHEDULES
+from runtime.schedule.message_costs import Link
 from runtime.training.data.table import load_data
 from runtime.training.job import job_of, training_plan
 from runtime.training.trainer import Trainer
@@ -118,6 +121,32 @@ def test_a_winners_schedule_is_beside_it_whatever_its_name(found, tmp_path):
     assert written.pipeline.schedule == str(tmp_path / "best.schedule.txt")
     again = load_config(str(tmp_path / "best.txt"), (), schedules=None, strategies=None)
     assert training_plan(again).training.digest == winner.plan.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("says", ["nodes", "nothing"])
+def test_a_winner_whose_placement_groups_cannot_say(found, tmp_path, monkeypatch, says):
+    """A quick winner's file had its schedule, but the planner placed the network anew.
+
+    So training ended with "R2.0 refers to edge 2, but there are only 2 edges".
+    """
+    winner = next(c for c in found.candidates if c.quick and not c.given)
+    assert found.given is not None
+    path, other = tmp_path / "winner.yaml", found.given.config
+    monkeypatch.setattr(module, "_by_groups", lambda config, plan: other)
+    if says == "nothing":
+        monkeypatch.setattr(module, "_by_nodes", lambda config, plan: other)
+        monkeypatch.setattr(module, "_digest", lambda config, prices: "")
+    written = write_winner(winner, found, None, path, "config.yaml")
+    if says == "nodes":
+        assert [*written.partition.constraints[-1]] == ["pin"]
+        assert written.partition.costs is None
+        again = load_config(str(path), (), schedules=None, strategies=None)
+        others = CostModel.alike(Speed(1e9, 0.0), Link(1.0, 1e6))  # by which one device is best
+        assert training_plan(again, always(others)).training.digest == winner.plan.digest
+    else:  # another plan, with a schedule that fits it
+        assert written.pipeline == winner.config.pipeline
+        assert written.partition.costs == str(tmp_path / "winner.costs.json")
 
 
 def with_one_device(given: Config, found: Found) -> Found:

@@ -17,6 +17,7 @@ import numpy as np
 from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import device
 from runtime.backends.device.settings import CUDA_AWARE_MPI
+from runtime.backends.parcels import Parcel
 from runtime.transports import Cluster, Transport, make_cluster
 from runtime.transports.base import CollectiveTicket, Ticket
 from runtime.transports.mpi.cluster import MpiCluster
@@ -30,6 +31,7 @@ from tests.contracts.transport import (
     PATIENT,
     check_both_send_first,
     check_collectives,
+    check_messages_that_travel_together,
     check_non_contiguous_source,
     check_order_of_a_channel,
     check_sender_overwrites_after_wait,
@@ -47,6 +49,7 @@ MESSAGES = (
     check_non_contiguous_source,
     check_both_send_first,
     check_sender_overwrites_after_wait,
+    check_messages_that_travel_together,
     check_collectives,
 )
 CARDS = [gpu(rank) for rank in range(RANKS)]
@@ -80,6 +83,12 @@ class _OnCard:
 
     def recv(self, out: np.ndarray, src: int, tag: int) -> None:
         self._inner.recv(ndarray(out), src, tag)
+
+    def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
+        return self._inner.send_all(Parcel([*map(ndarray, parcel.arrays)]), dst, tags)
+
+    def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        self._inner.recv_all(Parcel([*map(ndarray, parcel.arrays)]), src, tags)
 
 
 class OnCards(Cluster):

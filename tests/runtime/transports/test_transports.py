@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runtime.backends.parcels import Parcel
 from runtime.transports import (
     TRANSPORTS,
     Failure,
@@ -43,6 +44,26 @@ def _no_thread_is_left():
 @pytest.mark.parametrize("check", [*CHECKS, *STALLS], ids=lambda check: check.__name__)
 def test_threads_keep_the_contract(check, size):
     check(lambda timeout: ThreadCluster(size, timeout))
+
+
+@pytest.mark.parametrize(
+    ("tags", "shape", "error"),
+    [
+        ((7,), (3,), "2 messages were sent together, but 1 are received"),
+        ((7, 8, 9), (3,), "2 messages were sent together, but 3 are received"),
+        ((7, 9), (3,), "the next message has tag 8, but tag 9 is asked for"),
+        ((7, 8), (4,), r"tag 7: the message is float64 \(3,\), .* is float64 \(4,\)"),
+    ],
+)
+def test_messages_that_are_not_received_as_they_were_sent(tags, shape, error):
+    def work(end: Transport) -> None:
+        if end.rank == 0:
+            end.send_all(Parcel([np.zeros(3)] * 2), 1, (7, 8))
+        else:
+            end.recv_all(Parcel([np.zeros(shape) for _ in tags]), 0, tags)
+
+    with ThreadCluster(2, PATIENT) as cluster, pytest.raises(RunError, match=error):
+        cluster.run(work)
 
 
 def test_wrong_type_of_equal_size_names_both():

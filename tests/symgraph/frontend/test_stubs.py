@@ -1,4 +1,4 @@
-"""The stub file of `sg.sym`: what editors and type checkers know of operators."""
+"""The stub files of `sg.sym` and `sg.nd`: what editors and type checkers know of operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import symgraph as sg
 from symgraph.core.registry import OPS
 from symgraph.frontend.namespace import signature
-from symgraph.frontend.stubs import PATH
+from symgraph.frontend.stubs import PATH, PATH_OF_ARRAYS
 
 SCRIPT = """
 import symgraph as mx
@@ -24,15 +24,22 @@ drawn = mx.sym.random.uniform(0, 1, shape=(3, 4))
 total = mx.sym.sum(good, axis=1).sum(axis=0) + mx.sym.zeros((2, 3))
 mx.sym.FullyConnected(data, num_hiden=10)
 mx.sym.Fullyconnected(data, num_hidden=10)
+
+x = mx.nd.random.uniform(0, 1, shape=(2, 3)) + mx.nd.zeros((2, 3))
+y = mx.nd.linalg.gemm2(x, x, transpose_b=True)
+mx.nd.FullyConnected(x, num_hiden=10)
 """
 
 
-def test_the_stub_file_is_the_committed_one():
+@pytest.mark.parametrize(
+    ("made_by", "path"), [("stub", PATH), ("stub_of_arrays", PATH_OF_ARRAYS)], ids=["sym", "nd"]
+)
+def test_the_stub_file_is_the_committed_one(made_by, path):
     """Write it anew by: python -m symgraph.frontend.stubs."""
-    code = "from symgraph.frontend.stubs import stub; print(stub(), end='')"  # without tests' own
+    code = f"from symgraph.frontend import stubs; print(stubs.{made_by}(), end='')"
     command = [sys.executable, "-X", "utf8", "-c", code]
     made = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=PATH.parents[2])
-    assert made.stdout == PATH.read_text(encoding="utf-8"), made.stderr
+    assert made.stdout == path.read_text(encoding="utf-8"), made.stderr
 
 
 def test_help_shows_inputs_and_parameters():
@@ -60,14 +67,16 @@ def test_mypy_finds_misspelt_arguments(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", str(script)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=PATH.parents[2])
     errors = [line.split(": ", 2)[2] for line in found.stdout.splitlines() if ": error: " in line]
-    assert len(errors) == 2, found.stdout
+    assert len(errors) == 3, found.stdout
     assert 'did you mean "num_hidden"?' in errors[0]
     assert 'maybe "FullyConnected"?' in errors[1]
+    assert 'did you mean "num_hidden"?' in errors[2]
 
 
-def test_editors_complete_parameters():
-    call = "y = sg.sym.FullyConnected(x, num"
-    code = f"import symgraph as sg\nx = sg.sym.Variable('x')\n{call}"
+@pytest.mark.parametrize("space", ["sym", "nd"])
+def test_editors_complete_parameters(space):
+    call = f"y = sg.{space}.FullyConnected(x, num"
+    code = f"import symgraph as sg\nx = sg.{space}.zeros((2, 3))\n{call}"
     script = jedi.Script(code, path=str(PATH.parents[2] / "script.py"))
     assert "num_hidden=" in {c.name for c in script.complete(3, len(call))}
 

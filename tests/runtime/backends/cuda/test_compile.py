@@ -84,7 +84,7 @@ def test_float32_stays_float32_and_packs_go_at_once(source):
     sines = {"flat_sin", "flat_cos", "flat_tan"}
     assert wide <= {"sum_losses", "sum_picked", "squares", "total", "head_grad", *sines}
     packs = [part for part in parts if "packs" in part.split("(")[0]]
-    assert len(packs) == {"flat": len(BY_PACKS), "cast": 1}.get(source, 0)
+    assert len(packs) == {"flat": len(BY_PACKS), "cast": 1, "movement": 1}.get(source, 0)
     assert all(part.count("st.global") == part.count("st.global.v4") == 1 for part in packs)
 
 

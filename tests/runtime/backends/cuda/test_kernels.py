@@ -334,6 +334,12 @@ def test_attention(dtype, mask, causal):
     attends(q, k, v, *masks, causal=causal, near=near_of(dtype, 2e-5, 1e-12))
 
 
+def test_attention_over_many_words():
+    """A block has a row, not a warp."""
+    q, k, v = (numbers((1, 1, rows, 8), "float32", i) for i, rows in enumerate((3, 1030, 1030)))
+    attends(q, k, v, near=2e-5)
+
+
 def test_attention_takes_as_many_matrices_as_have_room(monkeypatch):
     q, k, v = (numbers((5, *s), "float64", i) for i, s in enumerate([(40, 3), (7, 3), (7, 2)]))
     mask = numbers((5, 1, 7), "float64", 3)

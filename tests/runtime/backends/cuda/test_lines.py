@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.every(6), pytest.mark.skipif(compiler() is None, reaso
 SHAPES = [
     ((1, 1), -1),
     ((3, 1000), -1),
+    ((2, 2099), -1),  # a block a line, not a warp
     ((2, 5, 33), -1),
     ((700, 3), -1),  # lines of one piece
     ((5, 7), 0),

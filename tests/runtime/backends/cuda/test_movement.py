@@ -21,6 +21,11 @@ X = numbers((2, 3, 4))
 CALLS: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
     ("transpose", (X,), {"axes": (2, 0, 1)}),
     ("SwapAxis", (X,), {"dim1": 0, "dim2": 2}),
+    ("transpose", (numbers((2, 3, 5, 8)),), {"axes": (0, 2, 1, 3)}),  # by packs from here on
+    ("transpose", (numbers((2, 3, 2, 5, 4)),), {"axes": (2, 0, 3, 1, 4)}),
+    ("transpose", (numbers((3, 5, 2), "float64"),), {"axes": (1, 0, 2)}),
+    ("reverse", (numbers((3, 5, 4)),), {"axis": 1}),
+    ("Concat", (numbers((2, 3, 4)), numbers((2, 1, 4), seed=1)), {"num_args": 2, "dim": 1}),
     ("reverse", (X,), {"axis": 1}),
     ("slice", (X,), {"begin": (0, 1), "end": (2, 3)}),
     ("slice_axis", (X,), {"axis": -1, "begin": 1, "end": 3}),
