@@ -264,4 +264,9 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
         return BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out)
     packed = np.zeros(packed_shape(inner, units), np.float32)
     pack_as_is(y, packed)
-    return packed_product(x, packed, out)
+    return BoundCall(_run, (packed_product(x, packed, out), (x, out)))
+
+
+def _run(bound: BoundCall, kept: object) -> None:
+    """Run a product; `kept` keeps alive the memory whose addresses it has."""
+    bound.function(*bound.args)
