@@ -12,6 +12,7 @@ from symgraph.app import door as door  # isort: split
 
 import sys
 
+from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.processor import limit_blas
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import Session, initialize
@@ -70,4 +71,5 @@ __all__ = [
     "plan",
     "save_checkpoint",
     "simulate",
+    "use_blas",
 ]

@@ -55,3 +55,11 @@ def groups(request, monkeypatch):
         return
     with shared_card(kind, monkeypatch):
         yield places
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_products():
+    """Let `blas: auto` stand for what runs without MKL: tests also look at what is packed."""
+    from runtime.backends.cpu.choice import USUAL, settle
+
+    settle(USUAL)

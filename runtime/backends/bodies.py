@@ -52,7 +52,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     #: Whether it does the same with the same memory in every training run, and in every other.
     fixed: bool = True
-    #: The arrays that it reads and writes; only those of a GPU's calls are told.
+    #: The arrays that it reads and writes, which it keeps: its arguments may be addresses only.
     arrays: tuple[tuple[Array, ...], tuple[Array, ...]] = ((), ())
     #: Whether a CUDA graph may run it beside later calls, since it has scratch of its own.
     beside: bool = False
@@ -312,7 +312,7 @@ class Binder:
             bound = bind_call(node.op, call, self.makers)
         yield from packing
         if bound.function is not noop:
-            yield Call(node.name, *bound)
+            yield Call(node.name, *bound, True, (ins, outs))
 
     def _on_card(
         self, node: Node, ins: tuple[Array, ...], outs: tuple[Array, ...]

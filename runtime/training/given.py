@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, InstanceOf
 
+from runtime.backends.cpu.choice import blas_name
 from runtime.planning.network import PlanRequest
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
@@ -145,6 +146,7 @@ def config_of(given: Plan) -> GivenConfig:
         "pipeline": {},
         "train": _training(options),
         "network": GivenNetwork(request, options),
+        "blas": blas_name(),
     }
     for section, names in SECTIONS.items():
         values[section] |= {name: getattr(options, name) for name in names}

@@ -16,6 +16,7 @@ from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
 from partitioner.strategies.rules import APART, AT_MOST, SAME, SPLIT, TOGETHER, Rule
 from partitioner.strategies.types import LATENCY, SOLVER_STEPS, STEP, THROUGHPUT
+from runtime.backends.cpu.choice import use_blas
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
@@ -62,9 +63,10 @@ class Planned:
         """Return the programs of a step with batches of these buckets; plan those that are new."""
         if self.buckets is None:
             return stream(self.training, len(keys))
-        for key in keys:
-            self.buckets.plan(key, ())
-        return self.buckets.step(keys)
+        with use_blas(self.config.blas):
+            for key in keys:
+                self.buckets.plan(key, ())
+            return self.buckets.step(keys)
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,18 @@ def training_plan(
         quick: Whether to consider fewer schedules and time segments, and to place with less effort.
         placement: Replaces the config's; that of another plan of the same network.
     """
-    options, dtype = _options(config, pricing), config.train.dtype
+    options = _options(config, pricing)
     if placement is not None:
         options = replace(options, strategy=None, placement=placement)
     if quick:
         options = replace(options, named_only=True, near=1, data_axis=options.rows)
         options = replace(options, solver_steps=SOLVER_STEPS / 100)
+    with use_blas(config.blas):
+        return _planned(config, options)
+
+
+def _planned(config: Config, options: Options) -> Planned:
+    dtype = config.train.dtype
     if (network := network_of(config)) is not None:
         return Planned(config, network.plan(options), network.losses, network.model)
     lengths = buckets_of(config.data)
@@ -159,6 +167,11 @@ def _built(
 
 def job_of(planned: Planned) -> Job:
     """Plan the evaluation, on the same placement and time segments as the training."""
+    with use_blas(planned.config.blas):
+        return _job_of(planned)
+
+
+def _job_of(planned: Planned) -> Job:
     config, training, model = planned.config, planned.training, planned.model
     losses = planned.losses
     if planned.buckets is not None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.backends.cpu.choice import use_blas
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.divergence import IGNORE, STOP
 from runtime.engine.session import RECENT, Arrays, Session, initialize
@@ -32,7 +33,12 @@ from runtime.training.models import initializer_of
 from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
 from runtime.transports import Cluster
-from runtime.transports.agreement import agree_on_data, agree_on_settings, agree_on_versions
+from runtime.transports.agreement import (
+    agree_on_blas,
+    agree_on_data,
+    agree_on_settings,
+    agree_on_versions,
+)
 from runtime.transports.versions import versions
 from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError
@@ -72,7 +78,9 @@ def agree_on_config(config: Config, cluster: Cluster) -> None:
 
     Paths of data files may differ by host.
     """
-    cluster.run(lambda transport: agree_on_versions(transport, versions()))
+    cluster.run(lambda transport: agree_on_blas(transport, config.blas))
+    with use_blas(config.blas):
+        cluster.run(lambda transport: agree_on_versions(transport, versions()))
     settings = {
         f"{section}.{key}" if isinstance(values, dict) else section: value
         for section, values in config.model_dump(mode="json").items()

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from runtime.backends.cpu.choice import (
+    AUTO,
+    CHOICES,
+    WORDS,
+    Choice,
+    choice_of,
+    chosen,
+    installed,
+    settle,
+)
 from runtime.transports.base import Transport
 from symgraph.core.errors import PeerFailed, RunError
 
@@ -36,17 +46,51 @@ class Digested(Protocol):
 
 
 def agree_on_plan(transport: Transport, plan: Digested) -> None:
-    """Raise RunError on every rank unless all ranks run the same plan."""
+    """Raise RunError on every rank unless all run the same plan, and multiply by the same BLAS."""
     transport.waiting_for("the start: comparing plans")
-    agree(
-        transport,
-        plan.digest,
-        lambda rank, theirs, ours: (
-            f"rank {rank} has another graph, placement or schedule than rank 0 (digest "
-            f"{theirs:.12}, not {ours:.12}): all ranks must be started with the same config and "
-            "package version, and plan with the same costs"
-        ),
-    )
+
+    def complaint(rank: int, theirs: Sequence[str], ours: Sequence[str]) -> str:
+        if theirs[0] != ours[0]:
+            return (
+                f"rank {rank} has another graph, placement or schedule than rank 0 (digest "
+                f"{theirs[0]:.12}, not {ours[0]:.12}): all ranks must be started with the same "
+                "config and package version, and plan with the same costs"
+            )
+        kinds = zip(WORDS.values(), theirs[1:], ours[1:], strict=True)
+        kind, other, own = next(one for one in kinds if one[1] != one[2])
+        return (
+            f"rank {rank} multiplies by {other} ({kind}), but rank 0 by {own}, which gives other "
+            "bits: install the same libraries on all hosts, and name one as `blas`"
+        )
+
+    agree(transport, [plan.digest, *chosen()], complaint)
+
+
+def agree_on_blas(transport: Transport, name: str) -> None:
+    """Let all ranks use rank 0's choice of what multiplies, where `auto` leaves it open.
+
+    Args:
+        transport: The rank's endpoint.
+        name: The `blas` of the config.
+
+    Raises:
+        RunError: On every rank, if one has not installed what is needed.
+    """
+    transport.waiting_for("the start: choosing a BLAS")
+    choice = None
+    if transport.rank == 0:
+        choice = choice_of(AUTO) if name == AUTO else CHOICES[name]
+    found: list[Any] = transport.exchange([choice, installed()])
+    choice = Choice(*found[0][0])
+    for rank, (_, there) in enumerate(found):
+        missing = sorted(choice.libraries - {*there})
+        if missing:
+            raise RunError(
+                f"blas: {name}: rank {rank} has no {missing[0]}: "
+                f"pip install 'symgraph[{missing[0]}]' on all hosts, or say blas=openblas"
+            )
+    if name == AUTO:
+        settle(choice)
 
 
 def agree_on_data(transport: Transport, digest: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from threadpoolctl import threadpool_info
 
+from runtime.backends.cpu.choice import chosen
 from symgraph import __version__
 
 PACKAGES = ("symgraph", "partitioner", "runtime")
@@ -22,6 +22,7 @@ SOURCES = (".py", ".cu", ".cuh")
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def code_digest(root: Path = ROOT) -> str:
     """Return a digest of symgraph's source files that are installed in a folder."""
     digest = hashlib.sha256()
@@ -33,25 +34,13 @@ def code_digest(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-def blas_kernel() -> str:
-    """Return the library and the kernel of matrix products, such as "openblas 0.3.31 SkylakeX"."""
-    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    numpys = [library for library in libraries if "numpy" in library["filepath"]]
-    found = {
-        " ".join(str(library.get(key) or "") for key in ("internal_api", "version", "architecture"))
-        for library in numpys or libraries  # others come with SciPy, once something imports it
-    }
-    return ", ".join(sorted(found)) or "unknown"
-
-
-@cache
 def versions() -> Mapping[str, str]:
-    """Return the versions by what they are of."""
+    """Return the versions by what they are of; BLAS: of the back ends in force now."""
     found = {
         "symgraph": f"{__version__} (code {code_digest():.12})",
         "Python": platform.python_version(),
         "numpy": np.__version__,
         "numba": version("numba"),
-        "BLAS": blas_kernel(),
+        "BLAS": str(chosen()),
     }
     return MappingProxyType(found)

@@ -303,6 +303,10 @@ class Config(Section):
     transport: Literal["auto", "threads", "mpi", "nccl"] = "auto"
     """How devices exchange arrays; auto: mpi under mpiexec, threads otherwise. nccl: as mpi, but
     with messages from GPU to GPU, one GPU per rank."""
+    blas: Literal["auto", "openblas", "mkl"] = "auto"
+    """Library of matrix products on CPUs: openblas: numpy's own, with packed kernels for few rows
+    and bfloat16; mkl: MKL (extra `mkl`) for all; auto: the fastest of these on this machine for
+    each kind of product. Each gives other bits."""
     blas_threads: AutoOrCount = "auto"
     """Threads of a matrix product; auto: the cores divided by the number of devices."""
     timeout: Positive = 300.0

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.backends.cpu import conv_blocks
+from runtime.backends.cpu.choice import matmul
 from runtime.backends.cpu.flat import by_numpy, floating
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.cpu.table import KERNELS, kernel
@@ -141,14 +142,14 @@ def convolve(x: Array, weight: Array, bias: Array, pad: Shape, turned: bool, y: 
         x.dtype, *workspace_shapes(1, weight.shape, channels, filters, layer)
     )
     to_points = basis_of(x.dtype)[:, ::-1] if turned else basis_of(x.dtype)
-    np.matmul(to_points, weight.reshape(-1, 9).T, out=basis.reshape(POINTS, -1))
+    matmul(to_points, weight.reshape(-1, 9).T, out=basis.reshape(POINTS, -1))
     rows = basis.swapaxes(1, 2) if turned else basis
     for unit in layer.units:
         planes = planes_of(read, channels, unit, layer.across)
         lines = lines_of(memory, unit, layer.across, 2)
         spread_input(x, unit.start, 2 * unit.top - pad[0], -pad[1], lines, planes)
         products = planes_of(output, filters, unit, layer.across)
-        np.matmul(rows, as_rows(planes), out=as_rows(products))
+        matmul(rows, as_rows(planes), out=as_rows(products))
         lines = lines_of(memory, unit, layer.across, 0)
         gather_output(products, bias, unit.start, 2 * unit.top, lines, y)
 
@@ -168,11 +169,11 @@ def weight_gradient(g: Array, x: Array, pad: Shape, out: Array) -> None:
         grads = planes_of(gradient, filters, unit, layer.across)
         lines = lines_of(memory, unit, layer.across, 0)
         spread_gradient(g, unit.start, 2 * unit.top, lines, grads)
-        np.matmul(as_rows(grads), as_rows(planes).swapaxes(1, 2), out=into)
+        matmul(as_rows(grads), as_rows(planes).swapaxes(1, 2), out=into)
         if into is part:
             total += part
         into = part
-    np.matmul(total.reshape(POINTS, -1).T, basis_of(x.dtype), out=out.reshape(-1, 9))
+    matmul(total.reshape(POINTS, -1).T, basis_of(x.dtype), out=out.reshape(-1, 9))
 
 
 def suits(call: KernelCall, x: Array, weight: Array, y: Array) -> bool:

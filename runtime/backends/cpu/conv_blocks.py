@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runtime.backends.cpu.choice import matmul
 from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.windows import Windows
 
@@ -139,7 +140,7 @@ def convolve(x: Array, weight: Array, bias: Array | None, windows: Windows, grou
     if bias is not None:
         bias = bias.astype(dtype, copy=False).reshape(*rows.shape[:2], 1)
     if windows.is_point and math.prod(counts) >= MIN_POINTS:
-        y: Array = rows @ x.astype(dtype, copy=False).reshape(len(x), groups, rows.shape[2], -1)
+        y = matmul(rows, x.astype(dtype, copy=False).reshape(len(x), groups, rows.shape[2], -1))
         if bias is not None:
             y += bias
         return y.reshape(shape).astype(x.dtype, copy=False)
@@ -148,7 +149,7 @@ def convolve(x: Array, weight: Array, bias: Array | None, windows: Windows, grou
     for block in blocks(len(x), counts, groups * rows.shape[2], dtype.itemsize):
         block_counts = (block.end - block.top, *counts[1:])
         read = columns.of(padded.of(block), block_counts, block)
-        products = rows @ read.reshape(groups, rows.shape[2], -1)
+        products = matmul(rows, read.reshape(groups, rows.shape[2], -1))
         if bias is not None:
             products += bias
         output = products.reshape(len(weight), *block_counts, -1)
@@ -166,7 +167,7 @@ def weight_gradient(g: Array, x: Array, windows: Windows, groups: int) -> Array:
         part = part_of(g, block)
         read = columns.of(padded.of(block), part.shape[2:], block)
         turned = read.reshape(groups, depth, -1).swapaxes(1, 2)
-        total += gathered(part, groups, dtype) @ turned
+        total += matmul(gathered(part, groups, dtype), turned)
     shape = (g.shape[1], x.shape[1] // groups, *windows.kernel)
     return total.reshape(shape).astype(x.dtype, copy=False)
 
@@ -208,7 +209,7 @@ def scattered(g: Array, weight: Array, windows: Windows, groups: int, shape: Sha
             total = np.zeros((shape[1], *padded, len(part)), turned.dtype)
         products = columns.like(total, part.shape[2:])
         rows = gathered(part, groups, turned.dtype)
-        np.matmul(turned, rows, out=products.reshape(groups, turned.shape[1], -1))
+        matmul(turned, rows, out=products.reshape(groups, turned.shape[1], -1))
         for offset in windows.offsets():
             read = windows.at(offset, part.shape[2:], block.top)
             total[in_all(read)] += products[in_all(offset)]

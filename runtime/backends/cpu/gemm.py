@@ -1,4 +1,4 @@
-"""Matrix products: packed weights where rows are few, BLAS elsewhere.
+"""Matrix products, by the back ends of `choice`: packed weights where rows are few, else BLAS.
 
 BLAS packs a weight anew in every product. With the few rows of a time step that takes as long as
 the product itself, so a parameter is packed once per step instead (`KernelCall.pack`). Which way a
@@ -11,29 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from runtime.backends.cpu.flat import by_numpy
-from runtime.backends.cpu.micro import (
-    available,
-    multiply,
-    pack_as_is,
-    pack_transposed,
-    packed_shape,
-)
-from runtime.backends.cpu.pairs import pack_pairs, product, product_scratch
+from runtime.backends.cpu import pairs
+from runtime.backends.cpu.blas import BACK_ENDS
+from runtime.backends.cpu.choice import FEW_ROWS, PACKED, chosen, packed_product, product
+from runtime.backends.cpu.micro import available, pack_as_is, pack_transposed, packed_shape
+from runtime.backends.cpu.pairs import pack_pairs, product_scratch
 from runtime.backends.cpu.rounding import as_words, narrow, widen
+from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.cpu.table import CASTING, kernel
 from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.graph import Graph, Node
-from symgraph.core.types import BFLOAT16, Array
+from symgraph.core.types import BFLOAT16, Array, Shape
 from symgraph.passes.precision import is_parameter_cast
 
 __all__ = ["available", "matmul_packed", "pack", "packed_shape"]
 
 BLOCK = 1024  # numbers of a row that are summed together
 DTYPES = (np.float32, np.float64)
-PACKED_ROWS = range(2, 257)  # one row reads each weight once either way; BLAS is as fast for many
-SLOW_ROWS = range(2, 64)  # rows for which OpenBLAS does W x^T at twice the rate of x W^T
+WIDE = np.dtype(np.float32)
 
 
 def pack(weight: Array, out: Array, transposed: bool) -> None:
@@ -57,33 +53,19 @@ def matmul_packed(x: Array, packed: Array, out: Array, accumulate: bool = False)
 
     Elements of a row lie side by side; rows may lie apart.
     """
-    product = _product(x, packed, out, out if accumulate else None)
+    product = packed_product(x, packed, out, out if accumulate else None)
     product.function(*product.args)
-
-
-def _product(x: Array, packed: Array, out: Array, add: Array | None) -> BoundCall:
-    """Bind a packed product, plus a matrix or a row that is added to every row."""
-    inner, units = x.shape[1], out.shape[1]
-    assert x.dtype == packed.dtype == out.dtype
-    assert packed.shape == packed_shape(inner, units)
-    assert len(x) == len(out)
-    assert inner == 1 or x.strides[1] == x.itemsize
-    assert units == 1 or out.strides[1] == out.itemsize
-    more = (0, 0) if add is None else (add.ctypes.data, add.strides[0] if add.ndim == 2 else 0)
-    steps = x.strides[0], more[1], out.strides[0]
-    sizes = len(x), inner, units
-    return BoundCall(multiply, (packed, x.ctypes.data, more[0], out.ctypes.data, sizes, steps))
 
 
 def _packed(
     call: KernelCall, weight: int, transposed: bool, x: Array, add: Array | None = None
 ) -> BoundCall | None:
     """Bind the product of x's rows with a packed weight; None where BLAS is used instead."""
-    few = len(x) in PACKED_ROWS and available()
+    few = len(x) in FEW_ROWS and available() and chosen().few == PACKED
     if not few or (packed := _resident(call, weight, transposed)) is None:
         return None
     units = call.ins[weight].shape[0 if transposed else 1]
-    return _product(x, packed, call.outs[0].reshape(len(x), units), add)
+    return packed_product(x, packed, call.outs[0].reshape(len(x), units), add)
 
 
 def _resident(call: KernelCall, weight: int, transposed: bool) -> Array | None:
@@ -107,10 +89,12 @@ def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
     if len(weight.shape) != 2 or (node.op == "dot" and len(data.shape) != 2):
         return None
     if data.dtype == weight.dtype == BFLOAT16:
+        if chosen().bfloat16 != PACKED:
+            return None
         name = graph[name].inputs[0].node if is_parameter_cast(graph, name) else name
     else:
         rows = data.size // weight.shape[1 if turned else 0]
-        if np.dtype(data.dtype) not in DTYPES or rows not in PACKED_ROWS:
+        if chosen().few != PACKED or rows not in FEW_ROWS or np.dtype(data.dtype) not in DTYPES:
             return None
     return (name, turned) if graph[name].is_variable else None
 
@@ -121,6 +105,8 @@ def scratch_bytes(node: Node, graph: Graph) -> int:
     if not available() or not first.dtype == second.dtype == BFLOAT16:
         return 0
     units = out.shape[-1]
+    if chosen().bfloat16 != PACKED:
+        return sum(whole_lines(WIDE, _low_shapes(out.size // units, units))) + 64
     if node.op == "_fc_grad_weight":
         rows = out.shape[0]
         return product_scratch(rows, first.size // rows, units, packed=False)
@@ -153,17 +139,72 @@ def add_row(rows: Array, row: Array) -> None:
             to[j] += row[j]
 
 
-def _dot_plus(x: Array, y: Array, out: Array, row: Array) -> None:
-    np.dot(x, y, out)
+@jit
+def round_rows(rows: Array, row: Array, room: Array, out: Array) -> None:
+    """Round rows (M, N) of float32, plus a row of bfloat16 unless it is empty, to bfloat16.
+
+    Args:
+        rows: They are changed.
+        row: As uint16.
+        room: (2, N) for the row in float32 and rounded numbers.
+        out: (M, N), as uint16, or as uint32 for the rounded numbers in float32.
+    """
+    size = rows.shape[1]
+    if row.size:
+        widen(row, room[0].view(np.uint32))
+    low = room[1].view(np.uint16)[:size]
+    for i in range(len(rows)):
+        if row.size:
+            for j in range(size):
+                rows[i, j] += room[0, j]
+        narrow(rows[i].view(np.uint32), low)
+        if out.itemsize == 2:
+            out[i] = low
+        else:
+            widen(low, out[i])
+
+
+def _low_shapes(rows: int, units: int) -> list[Shape]:
+    """Return the shapes in float32 that a library's product of bfloat16 uses."""
+    return [(rows, units), (2, units)]
+
+
+def _round_product(name: str, x: Array, y: Array, row: Array, out: Array) -> None:
+    wide, room = SCRATCH.arrays(WIDE, *_low_shapes(*out.shape))
+    function, args = BACK_ENDS[name].bind(x, y, wide)
+    function(*args)
+    round_rows(wide, row, room, out)
+
+
+def _low(call: KernelCall, x: Array, left: bool, y: Array, turned: bool, out: Array) -> BoundCall:
+    """Bind out = x y + b in bfloat16, by the chosen back end.
+
+    Args:
+        call: The call; y is its second input, and b its third, if it has one.
+        x: The left operand, transposed if `left`; then y is no weight.
+        left: See x.
+        y: The right operand, transposed if `turned`.
+        turned: See y.
+        out: The product.
+    """
+    name, row = chosen().bfloat16, call.ins[2] if len(call.ins) > 2 else None
+    if name == PACKED:
+        packed = None if left else _resident(call, 1, turned)
+        return pairs.product(x, left, y, turned, out, row, packed)
+    right, bits = as_words(y), np.empty(0, np.uint16) if row is None else as_words(row)
+    x, y = as_words(x).T if left else as_words(x), right.T if turned else right
+    return BoundCall(_round_product, (name, x, y, bits, as_words(out)))
+
+
+def _plain(x: Array, y: Array, out: Array, row: Array | None = None) -> BoundCall:
+    """Bind out = x y + b by the BLAS for that many rows."""
+    bound = product("few" if len(x) in FEW_ROWS else "many", x, y, out)
+    return bound if row is None else BoundCall(_plus_row, (*bound, out, row))
+
+
+def _plus_row(function: Any, args: tuple[Any, ...], out: Array, row: Array) -> None:
+    function(*args)
     add_row(out, row)
-
-
-def _turned(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Compute x W^T + b as (W x^T)^T + b."""
-    y: Array = (weight @ x.T).T
-    if bias is not None:
-        y += bias
-    return y
 
 
 @kernel("FullyConnected")
@@ -173,18 +214,11 @@ def fully_connected(call: KernelCall) -> BoundCall | None:
     units, inner = weight.shape
     x, out = data.reshape(-1, inner), call.outs[0].reshape(-1, units)
     if _is_bfloat16(call):
-        row = bias[0] if bias else None
-        return product(x, False, weight, True, out, row, _resident(call, 1, True))
+        return _low(call, x, False, weight, True, out)
     if not _handled(call):
         return None
-    bound = _packed(call, 1, True, x, bias[0] if bias else None)
-    if bound is not None:
-        return bound
-    if len(x) in SLOW_ROWS:
-        return by_numpy(_turned, x, weight, *bias, out=out)
-    if bias:
-        return BoundCall(_dot_plus, (x, weight.T, out, bias[0]))
-    return BoundCall(np.dot, (x, weight.T, out))
+    row = bias[0] if bias else None
+    return _packed(call, 1, True, x, row) or _plain(x, weight.T, out, row)
 
 
 @kernel("_fc_grad_data")
@@ -193,10 +227,10 @@ def grad_data(call: KernelCall) -> BoundCall | None:
     units, inner = call.ins[1].shape
     g, out = call.ins[0].reshape(-1, units), call.outs[0].reshape(-1, inner)
     if _is_bfloat16(call):
-        return product(g, False, call.ins[1], False, out, None, _resident(call, 1, False))
+        return _low(call, g, False, call.ins[1], False, out)
     if not _handled(call):
         return None
-    return _packed(call, 1, False, g) or BoundCall(np.dot, (g, call.ins[1], out))
+    return _packed(call, 1, False, g) or _plain(g, call.ins[1], out)
 
 
 @kernel("_fc_grad_weight")
@@ -205,10 +239,10 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
     units, inner = call.outs[0].shape
     g, x = call.ins[0].reshape(-1, units), call.ins[1].reshape(-1, inner)
     if _is_bfloat16(call):
-        return product(g, True, x, False, call.outs[0], None, None)
+        return _low(call, g, True, x, False, call.outs[0])
     if not _handled(call):
         return None
-    return BoundCall(np.dot, (g.T, x, call.outs[0]))
+    return product("turned", g.T, x, call.outs[0])
 
 
 @kernel("dot")
@@ -217,18 +251,15 @@ def dot(call: KernelCall) -> BoundCall | None:
     x, y = call.ins
     if x.ndim != 2 or y.ndim != 2:
         return None
-    turned = call.attrs["transpose_b"]
+    left, turned = call.attrs["transpose_a"], call.attrs["transpose_b"]
     if _is_bfloat16(call):
-        left = call.attrs["transpose_a"]
-        packed = None if left else _resident(call, 1, turned)
-        return product(x, left, y, turned, call.outs[0], None, packed)
+        return _low(call, x, left, y, turned, call.outs[0])
     if not _handled(call):
         return None
-    if call.attrs["transpose_a"]:
-        bound, x = None, x.T
-    else:
-        bound = _packed(call, 1, turned, x)
-    return bound or BoundCall(np.dot, (x, y.T if turned else y, call.outs[0]))
+    right = y.T if turned else y
+    if left:
+        return product("turned", x.T, right, call.outs[0])
+    return _packed(call, 1, turned, x) or _plain(x, right, call.outs[0])
 
 
 @jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from partitioner.costs.cost import Caches
+from runtime.backends.device.mkl import mkl
 from symgraph.core.types import Array
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -31,6 +33,20 @@ def core_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """Return the name of this machine's processor."""
+    return _processor_line("model name") or platform.processor() or platform.machine()
+
+
+def _processor_line(key: str) -> str:
+    """Return the first value of a key of /proc/cpuinfo; none where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 # -- caches ------------------------------------------------------------------------------------
@@ -99,6 +115,7 @@ def _lines(nbytes: int) -> Array:
 
 def limit_blas(threads: int) -> Any:
     """Limit matrix products to this number of threads in this process (a context manager)."""
+    mkl()  # loaded later it would have no limit
     return threadpool_limits(limits=threads, user_api="blas")
 
 
@@ -109,6 +126,7 @@ class SharedCores:
     """
 
     def __init__(self, ranks: int) -> None:
+        mkl()
         self._controller = ThreadpoolController().select(user_api="blas")
         allowed = [library["num_threads"] for library in self._controller.info()]
         self.threads = max(1, min([os.cpu_count() or 1, *allowed]) // ranks)
@@ -128,9 +146,9 @@ def slow_blas_warning(
     """
     if not environment.get(CORE_TYPE):
         return ""
-    names = [str(b.get("architecture")) for b in threadpool_info() if b["user_api"] == "blas"]
+    names = [b["architecture"] for b in threadpool_info() if b.get("architecture")]
     kernels = kernels or next(iter(names), "")
-    flags = _processor_flags() if flags is None else flags
+    flags = {*_processor_line("flags").split()} if flags is None else flags
     best = next((width for width in BLAS_KERNELS if width in flags), None)
     if best is None or kernels in BLAS_KERNELS[best]:
         return ""
@@ -138,13 +156,3 @@ def slow_blas_warning(
         f"{CORE_TYPE}={environment[CORE_TYPE]} makes matrix products run without this processor's "
         f"{best.upper()}, at half their speed or less: unset it"
     )
-
-
-def _processor_flags() -> set[str]:
-    """Return the flags of /proc/cpuinfo; none where there is no such file."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    return set(next(flags, []))

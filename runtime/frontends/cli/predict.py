@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.processor import limit_blas
 from runtime.profiling.calibration.pricing import CostCache
 from runtime.training.data.table import load_data
@@ -39,7 +40,7 @@ def predict(config: Config, cluster: Cluster, console: Console, path: str) -> di
         require_folder(str(Path(path).parent), "cannot write outputs into")
         require_writable(path, "cannot write outputs into")
     job = prepare(config, CostCache().on(cluster, devices_of(config)))
-    with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
+    with use_blas(config.blas), limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         predictor = Predictor(job, cluster)
         placed = ", ".join(config.devices)
         console.line(f"{config.model} on {placed}: {predictor.weights()}")

@@ -203,6 +203,7 @@ def _require_machine_file(path: str) -> None:
 
 
 def _plan(config: Config, options: argparse.Namespace) -> int:
+    from runtime.backends.cpu.choice import use_blas
     from runtime.backends.device.processor import limit_blas
     from runtime.frontends.cli.plan_dump import write_plan
     from runtime.frontends.cli.plan_onnx import write_onnx
@@ -213,7 +214,7 @@ def _plan(config: Config, options: argparse.Namespace) -> int:
     for name in ("dump", "onnx"):
         if getattr(options, name) is not None:
             require_writable(getattr(options, name), f"cannot write --{name}")
-    with limit_blas(1), _said_while_planning():
+    with use_blas(config.blas), limit_blas(1), _said_while_planning():
         planned = training_plan(config, fresh_pricing())
         text, figures = plan_report(job_of(planned))
     if options.dump is not None:
@@ -354,6 +355,7 @@ def _predict(
 def _train(
     configs: Mapping[str, Config], options: argparse.Namespace, clusters: Clusters, console: Console
 ) -> dict[str, Any]:
+    from runtime.backends.cpu.choice import use_blas
     from runtime.training.clusters import transport_of
     from runtime.training.flight import flight_recorder
     from runtime.training.supervised import SupervisorLink
@@ -363,6 +365,7 @@ def _train(
     if 0 in cluster.ranks:
         _require_logs(options)
     with (
+        use_blas(config.blas),
         closing(SupervisorLink(os.environ, cluster.ranks)) as link,
         flight_recorder(config, cluster) as recorder,
     ):

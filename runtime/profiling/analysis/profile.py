@@ -80,6 +80,8 @@ class Profile:
     """The throughput and latency of a network that runs forward only; None: it is trained."""
     predicted_again: float | None = None
     """Seconds predicted for the typical step with kernels timed after the steps, if they were."""
+    products: str = ""
+    """What multiplied matrices on CPUs, by the kind of product."""
 
     def __repr__(self) -> str:
         measured, predicted = seconds_text(self.step), seconds_text(self.predicted_step)

@@ -17,10 +17,13 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from runtime.backends.bodies import BoundBody
+from runtime.backends.cpu.choice import chosen
 from runtime.backends.device.arrays import Device
+from runtime.backends.device.processor import processor_name
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.excerpts import captured
 
+PRODUCTS = "products"
 ROW_SECONDS, ROW_CALLS = 2e-3, 1 << 12  # of a row of calls on a GPU: at least, and at most
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -165,6 +168,7 @@ def host_memory() -> int:
 
 def describe_machine() -> dict[str, str]:
     """Describe what times depend on: processor, libraries and threads."""
+    products = str(chosen())  # it loads a library that it needs
     blas = [
         f"{b['internal_api']} {b['version']} ({b.get('architecture', '?')}) on {b['num_threads']}"
         for b in threadpool_info()
@@ -172,21 +176,13 @@ def describe_machine() -> dict[str, str]:
     ]
     return {
         "host": platform.node(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": str(os.cpu_count()),
         "blas": ", ".join(blas) or "unknown",
+        PRODUCTS: products,
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def describe_card(here: Device) -> dict[str, str]:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from partitioner.costs.machine import Device, Level, Machine
+from runtime.backends.cpu.choice import figures_text
 from runtime.backends.device import arrays
 from runtime.backends.device.arrays import HOST, device, on_host
-from runtime.backends.device.processor import core_count
+from runtime.backends.device.processor import core_count, limit_blas
 from runtime.profiling.calibration.bench import Work, bench_of
 from runtime.profiling.calibration.rates import call_seconds, speed_of
 from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mpi, make_cluster
@@ -100,7 +100,7 @@ def measure_machine(cluster: Cluster, contexts: Sequence[Context] | None = None)
     between hosts.
     """
     named = tuple(map(cpu, range(cluster.size))) if contexts is None else contexts
-    with threadpool_limits(limits=1, user_api="blas"):
+    with limit_blas(1):
         return cluster.run(lambda transport: _measure(transport, named))[0]
 
 
@@ -109,6 +109,8 @@ def machine_file(machine: Machine) -> str:
     here = device(machine.contexts[0])
     with here.use():
         words = bench_of(here).describe()
+    if here.is_host:
+        words["products, times"] = figures_text()
     about = "".join(f"#   {key}: {value}\n" for key, value in words.items())
     return f"# measured with symgraph machine on\n{about}{machine.to_yaml()}"
 

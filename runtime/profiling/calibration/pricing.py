@@ -10,13 +10,12 @@ from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from threadpoolctl import threadpool_limits
-
 from partitioner.base.segments import segment_lengths, time_steps
 from partitioner.costs.cost import CostTable
 from partitioner.costs.machine import Level
 from partitioner.cutting.merging import merge_whole
 from runtime.backends.device.arrays import device
+from runtime.backends.device.processor import limit_blas
 from runtime.planning.costs.files import prices_data, prices_from
 from runtime.planning.costs.prices import (
     NOMINAL,
@@ -54,7 +53,7 @@ class Hosts(NamedTuple):
 
 def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
     """Return costs by operation counts and a measurement of a tenth of a second."""
-    with threadpool_limits(limits=1, user_api="blas"):
+    with limit_blas(1):
         kinds: dict[str, KernelCosts] = {
             c.kind: measure_speed(device(c)) for c in first_of_kinds(contexts)
         }
@@ -72,7 +71,7 @@ def measured_prices(
         known: what was measured before, which is returned as well.
         threads: the threads of BLAS for each device.
     """
-    with threadpool_limits(limits=threads, user_api="blas"):
+    with limit_blas(threads):
         kinds: dict[str, KernelCosts] = {
             c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
             for c in first_of_kinds(contexts)

@@ -11,6 +11,7 @@ import numpy as np
 
 from partitioner.costs.cost import Rates, Speed
 from runtime.backends.bodies import BoundBody, packed_buffer
+from runtime.backends.cpu.choice import matmul
 from runtime.backends.cpu.gemm import pack
 from runtime.backends.device.arrays import HOST, Device
 from runtime.backends.device.table import CallContext
@@ -66,7 +67,8 @@ def product(here: Device, side: int) -> Work:
     """Return a product of two square float32 matrices, on the device that this thread uses."""
     a = here.put(np.ones((side, side), np.float32))
     out = here.xp.empty_like(a)
-    return lambda: here.xp.matmul(a, a, out=out)
+    multiply = matmul if here.is_host else here.xp.matmul
+    return lambda: multiply(a, a, out=out)
 
 
 def addition(here: Device, nbytes: int) -> Work:

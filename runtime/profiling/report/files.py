@@ -65,7 +65,10 @@ def write_report(
         timeline_png(profile, to / "timeline.png")
         memory_png(profile, to / "memory.png")
         steps = count_text(profile.steps, "measured step")
-        about = f"{', '.join(config.devices)}; {steps}; the median one is shown"
+        about = (
+            f"{', '.join(config.devices)}; {steps}; the median one is shown; products by "
+            f"{profile.products}"
+        )
         shows = [Show(profile, text, memory, change=change)]
         page = render(f"Profile of {config.model}", about, shows, verdict=verdict)
         (to / PAGE).write_text(page, encoding="utf-8")

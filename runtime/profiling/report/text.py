@@ -41,6 +41,7 @@ def profile_passages(profile: Profile, change: str = "") -> list[Passage]:
     )
     return [
         Passage([*pace_lines(profile), how_long(profile), *again(profile), *advised]),
+        Passage([f"products of matrices: {profile.products}"]),
         *([Passage(["steps by their buckets:"], mixtures_table(profile))] * several(profile)),
         times,
         operators,

@@ -29,6 +29,7 @@ KEPT = (
     "micro_batches",
     "time_segment",
     "recompute",
+    "blas",
     "blas_threads",
     "strategy",
     "placement",

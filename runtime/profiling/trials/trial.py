@@ -10,6 +10,7 @@ from typing import Any
 
 from partitioner.costs.cost import Speed
 from partitioner.strategies.types import LATENCY, THROUGHPUT
+from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.arrays import device
 from runtime.backends.device.processor import core_count, limit_blas
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
@@ -46,7 +47,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._data: dict[str, Dataset] = {}
-        self._costs: dict[int, CostCache] = {}
+        self._costs: dict[tuple[int, str], CostCache] = {}
 
     def data(self, config: Config) -> Dataset:
         """Return the config's data, loaded once."""
@@ -68,7 +69,7 @@ class Shared:
         other ranks, whose caches must ask for the same kernels as rank 0's, do not.
         """
         threads = threads_of(config, cluster) if len(config.devices) == 1 else 0
-        return self._costs.setdefault(threads, CostCache(max(1, threads)))
+        return self._costs.setdefault((threads, config.blas), CostCache(max(1, threads)))
 
 
 def threads_of(config: Config, cluster: Cluster) -> int:
@@ -137,7 +138,7 @@ class Trial:
         )
         job = job_of(planned)
         threads = threads_of(config, cluster)
-        with limit_blas(threads):
+        with use_blas(config.blas), limit_blas(threads):
             trainer = Trainer(job, cluster, shared.data(config), timed=True)
             batches = stream_batches(job.training, STREAM)
             recorder = Recorder(trainer, steps, warm_up, stream=batches)
@@ -157,7 +158,7 @@ class Trial:
 
     def run(self, steps: int = STEPS, *, keep: bool = True) -> None:
         """Run this many more steps; `keep` says whether they are measured."""
-        with limit_blas(self.threads):
+        with use_blas(self.job.config.blas), limit_blas(self.threads):
             self.recorder.run(steps, keep=keep)
 
     def profile(self, again: Shared | None = None) -> Profile:
@@ -167,6 +168,10 @@ class Trial:
             again: with it, costs are measured again if the prediction is far off, to tell whether
                 the machine has changed.
         """
+        with use_blas(self.job.config.blas) as choice:
+            return replace(self._profile(again), products=str(choice))
+
+    def _profile(self, again: Shared | None) -> Profile:
         with limit_blas(self.threads):
             devices = first_of_kinds(self.job.training.devices)
             speeds: dict[str, Speed] = {c.kind: measure_speed(device(c)) for c in devices}
@@ -203,6 +208,7 @@ class Trial:
                 "steps": profile.steps,
                 profile.unit: sum(int(m.record.counts.sum()) for m in profile.mixtures),
                 f"{profile.unit}_per_second": profile.count / profile.step,
+                "blas": profile.products,
                 "blas_threads": self.threads,
             }
             | about(self.job, self.recorder.trainer)
