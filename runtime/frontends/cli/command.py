@@ -20,6 +20,7 @@ from symgraph import __version__
 from symgraph.app.command_line import OK, Parser, status_of
 from symgraph.app.run_options import COMMANDS as RUN
 from symgraph.app.run_options import add_command, settle
+from symgraph.core.columns import wrapped
 from symgraph.core.errors import ConfigError, nearest
 
 NAMES = {"measure_machine": "machine"}  # mode -> its command, where that has another name
@@ -161,4 +162,4 @@ def _completion(shell: str) -> str:
 def _versions() -> str:
     from runtime.transports.versions import versions
 
-    return "\n".join(f"{package} {version}" for package, version in versions().items())
+    return wrapped("\n".join(f"{package} {version}" for package, version in versions().items()))
