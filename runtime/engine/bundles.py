@@ -93,6 +93,8 @@ def _channels(
     parts = runs | (codes >= COLLECTIVE)
     if code == RECV:
         parts |= frees if device.kind == "cpu" else frees & (np.cumsum(runs) == 0)
+    else:  # a message that went before what this rank waits for first would hide a deadlock
+        parts |= codes == RECV
     spells = np.cumsum(parts)
     found: dict[Channel, list[_Place]] = defaultdict(list)
     for at in np.flatnonzero(codes == code).tolist():

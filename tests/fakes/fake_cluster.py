@@ -17,6 +17,7 @@ import numpy as np
 from runtime.backends.parcels import Parcel
 from runtime.transports import ThreadCluster, Ticket, Transport
 from runtime.transports.base import T
+from runtime.transports.mpi.endpoint import Tickets
 from runtime.transports.threads.cluster import ThreadTransport
 
 DELAY = 0.001  # seconds; the longest
@@ -55,12 +56,20 @@ class _FakeTransport(ThreadTransport):
         self._random = random.Random(f"{cluster.seed} {end.rank}")
 
     def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
+        """Send each message by itself, as MPI does: a channel has room for so many messages."""
+        if len(tags) > 1:
+            pairs = zip(parcel.arrays, tags, strict=True)
+            return Tickets([self.send_all(Parcel([array]), dst, (tag,)) for array, tag in pairs])
         self._dawdle()
         ticket = super().send_all(parcel, dst, tags)
         self._buffer(self.rank, dst)
         return ticket
 
     def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
+        if len(tags) > 1:
+            for array, tag in zip(parcel.arrays, tags, strict=True):
+                self.recv_all(Parcel([array]), src, (tag,))
+            return
         super().recv_all(parcel, src, tags)
         self._buffer(src, self.rank)
 

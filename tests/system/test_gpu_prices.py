@@ -326,14 +326,14 @@ def test_a_training_run_on_both_kinds_plans_with_what_it_measures(card, tmp_path
 
 @pytest.mark.slow
 def test_a_machine_of_cards_is_measured_and_used(stand_in, tmp_path, monkeypatch, capsys):
-    stand_in.cuda.runtime.memGetInfo = lambda: (128 << 20, 1 << 30)
+    stand_in.cuda.runtime.memGetInfo = lambda: (256 << 20, 1 << 30)
     path = tmp_path / "machine.yaml"
     assert main(["--measure-machine", str(path), "devices=[gpu(0), gpu(1)]"]) == 0
     assert "gpu(1)" in capsys.readouterr().out
     assert "#   card: stand-in 0\n" in path.read_text()
     machine = load_machine(str(path))
     assert machine.contexts == (gpu(0), gpu(1))
-    assert [d.memory for d in machine.devices] == [64 << 20] * 2  # both are on one card
+    assert [d.memory for d in machine.devices] == [128 << 20] * 2  # both are on one card
     assert machine.devices[0].speed == machine.devices[1].speed
     assert {*machine.links} == {"node"}
     given = [

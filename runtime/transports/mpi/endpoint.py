@@ -62,7 +62,7 @@ class _Sent:
 SENT = _Sent()
 
 
-class _Tickets:
+class Tickets:
     """The ticket of several messages."""
 
     def __init__(self, tickets: Sequence[Ticket]) -> None:
@@ -168,7 +168,7 @@ class MpiTransport:
         """See `Transport.send_all`; the messages go one by one."""
         pairs = zip(parcel.arrays, tags, strict=True)
         tickets = [self.send(array, dst, tag) for array, tag in pairs]
-        return tickets[0] if len(tickets) == 1 else _Tickets(tickets)
+        return tickets[0] if len(tickets) == 1 else Tickets(tickets)
 
     def recv_all(self, parcel: Parcel, src: int, tags: Sequence[int]) -> None:
         """See `Transport.recv_all`."""
