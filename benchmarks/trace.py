@@ -1,4 +1,4 @@
-"""What a GPU does in a training step: its kernels, and when it waits, of symgraph and PyTorch.
+"""Trace training steps of symgraph and PyTorch on a GPU: the time of each kernel, and the gaps.
 
     python -m benchmarks.trace CONFIG ... [--contenders symgraph-gpu torch-gpu] [--steps 5]
 

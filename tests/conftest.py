@@ -59,7 +59,7 @@ def groups(request, monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def usual_products():
-    """Let `blas: auto` stand for what runs without MKL: tests also look at what is packed."""
+    """Make `blas: auto` mean the same with MKL as without, since tests look at packed weights."""
     from runtime.backends.cpu.choice import USUAL, settle
 
     settle(USUAL)

@@ -154,7 +154,7 @@ class Caches(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a step takes besides its bodies: bytes per second, while other devices do the same."""
+    """The rates of a step's work besides its bodies, in bytes per second while all devices work."""
 
     passes: float  #: over large arrays that are read and written
     packing: float  #: of parameters into another layout

@@ -322,13 +322,12 @@ class Binder:
         self.context.beside = op.name in cuda.BESIDE
         bound = bind_call(op.name, KernelCall(node.attrs, ins, outs, self.context), self.makers)
         beside, self.context.beside = self.context.beside, False
-        if bound.function is _compute:
-            beside, bound = False, BoundCall(_making, (self.device, *bound))
-            fixed = not (op.random or op.reads_on_host)
-        else:
-            fixed = True
+        computed = bound.function is _compute
+        if computed:
+            bound = BoundCall(_making, (self.device, *bound))
         if bound.function is not noop:
-            yield Call(node.name, *bound, fixed, (ins, outs), beside)
+            fixed = not (computed and (op.random or op.reads_on_host))
+            yield Call(node.name, *bound, fixed, (ins, outs), beside and not computed)
 
 
 def direct_casts(graph: Graph, found: Mapping[str, list[Array]]) -> dict[str, str]:

@@ -46,8 +46,8 @@ def _kernels(xp: Any) -> ModuleType:
 
 
 def step_of(
-    xp: Any,
     optimizer: Optimizer,
+    xp: Any,
     name: str,
     weight: Array,
     grad: Array,

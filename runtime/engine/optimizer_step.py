@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -64,20 +63,11 @@ def overflowing(plan: Plan) -> AbstractContextManager[object]:
 
 
 def _apply(
-    node: str,
-    optimizer: Optimizer,
-    xp: ModuleType,
-    parameter: str,
-    weight: Array,
-    grad: Array,
-    state: dict[str, Array],
-    count: int,
-    tags: Mapping[str, str],
-    scale: float,
+    node: str, optimizer: Optimizer, given: Sequence[Any], tags: Mapping[str, str], scale: float
 ) -> None:
     """Update a parameter by the optimizer's own code; NodeFailed if that fails."""
     try:
-        optimizer.apply(xp, parameter, weight, grad, state, count, scale, tags)
+        optimizer.apply(*(*given, scale, tags))
     except Exception as error:
         raise NodeFailed(node) from error
 
@@ -301,15 +291,14 @@ class OptimizerStep:
                 self.states[name] = self.optimizer.state(parameter, weight)
             if not weight.size:
                 continue
-            grad, state = self.piece(name, rank.gradient(name)), self.states[name]
-            count, tags = self.updates + 1, self._tags[name]
+            grad, tags = self.piece(name, rank.gradient(name)), self._tags[name]
+            given = xp, parameter, weight, grad, self.states[name], self.updates + 1
             try:
-                step = step_of(xp, self.optimizer, parameter, weight, grad, state, count, tags)
+                step = step_of(self.optimizer, *given, tags)
             except Exception as error:
                 raise NodeFailed(name) from error
             if step is None:
-                given = self.optimizer, xp, parameter, weight, grad, state, count, tags
-                self._updates[stage].append(partial(_apply, name, *given))
+                self._updates[stage].append(partial(_apply, name, self.optimizer, given, tags))
             else:
                 steps[stage].append(step)
         for stage, some in steps.items():
@@ -317,8 +306,9 @@ class OptimizerStep:
 
     def update(self, rank: Rank, stage: int) -> None:
         """Change the parameters of a stage in place; NodeFailed names one that cannot be."""
-        for update in () if self._skipped else self._updates[stage]:
-            update(self._scale)
+        if not self._skipped:
+            for update in self._updates[stage]:
+                update(self._scale)
 
     def piece(self, name: str, array: Array) -> Array:
         """View the elements of an array like a variable that this rank has the states of."""

@@ -255,11 +255,13 @@ class Rank:
 
     def _feed(self, pairs: Sequence[tuple[Array, Array]]) -> None:
         """Copy what a run is fed; values of the host may change as soon as this returns."""
-        here = self.device.holds
+        there: list[tuple[Array, Array]] = []
         for target, value in pairs:
-            if not here(value):
+            if self.device.holds(value):
+                there.append((target, value))
+            else:
                 self._pinned.feed(target, value)
-        copy_all(self.device, [pair for pair in pairs if here(pair[1])])
+        copy_all(self.device, there)
 
     def _fed(self, name: str, mb: int) -> Array:
         """Return the value of a variable for one micro-batch."""

@@ -67,14 +67,14 @@ def agree_on_plan(transport: Transport, plan: Digested) -> None:
 
 
 def agree_on_blas(transport: Transport, name: str) -> None:
-    """Let all ranks use rank 0's choice of what multiplies, where `auto` leaves it open.
+    """Make all ranks use the same BLAS: rank 0's choice, where `auto` leaves it open.
 
     Args:
         transport: The rank's endpoint.
         name: The `blas` of the config.
 
     Raises:
-        RunError: On every rank, if one has not installed what is needed.
+        RunError: A rank lacks a library that is needed; raised on every rank.
     """
     transport.waiting_for("the start: choosing a BLAS")
     choice = None

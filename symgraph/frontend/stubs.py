@@ -67,13 +67,8 @@ def stub() -> str:
     names = [n for n in (*OPS, *ALIASES) if _is_public(n) and n not in functions]
     others = {n: ALIASES[n] for n in names if n in ALIASES and _is_public(ALIASES[n])}
     functions |= {n: operator(n) for n in names if n not in others}
-    parts = [_function(name, functions[name]) for name in sorted(functions)]
-    parts += [f"{name} = {others[name]}" for name in sorted(others)]
-    for name, space in sorted(spaces.items()):
-        parts += _space(name, space)
-    parts += [f"{n}: Callable[..., Symbol]" for n in sorted((*OPS, *ALIASES)) if n[0] == "_"]
-    parts.append("random = sym_random")
-    return HEAD + "\n".join(parts) + "\n"
+    parts = _parts(functions, others, spaces, "Symbol")
+    return HEAD + "\n".join([*parts, "random = sym_random"]) + "\n"
 
 
 def stub_of_arrays() -> str:
@@ -84,19 +79,27 @@ def stub_of_arrays() -> str:
     others = {n: ALIASES[n] for n in names if ALIASES.get(n) in found and n not in own}
     spaces = {n: space for n, space in found.items() if isinstance(space, ArrayNamespace)}
     functions = {n: f for n, f in found.items() if n not in others and n not in spaces}
-    parts = [_function(name, function) for name, function in sorted(functions.items())]
+    return HEAD_OF_ARRAYS + "\n".join(_parts(functions, others, spaces, "Any")) + "\n"
+
+
+def _parts(
+    functions: Mapping[str, Callable[..., Any]],
+    others: Mapping[str, str],
+    spaces: Mapping[str, Namespace | ArrayNamespace],
+    result: str,
+) -> list[str]:
+    """Return the stubs of a module's functions, other names of them, and namespaces.
+
+    Operators whose names begin with an underscore have a type only: calls that give a `result`.
+    """
+    parts = [_function(name, functions[name]) for name in sorted(functions)]
     parts += [f"{name} = {others[name]}" for name in sorted(others)]
     for name, space in sorted(spaces.items()):
-        parts += _space(name, space)
-    parts += [f"{n}: Callable[..., Any]" for n in sorted((*OPS, *ALIASES)) if n[0] == "_"]
-    return HEAD_OF_ARRAYS + "\n".join(parts) + "\n"
-
-
-def _space(name: str, space: Namespace | ArrayNamespace) -> list[str]:
-    """Return the stub of a namespace."""
-    inner = [_function(n, getattr(space, n), static=True) for n in sorted(_listed(space))]
-    body = textwrap.indent("".join(inner), "    ") or "    ...\n"
-    return [f"class _{name}:", body, f"{name}: _{name}\n"]
+        inner = [_function(n, getattr(space, n), static=True) for n in sorted(_listed(space))]
+        body = textwrap.indent("".join(inner), "    ") or "    ...\n"
+        parts += [f"class _{name}:", body, f"{name}: _{name}\n"]
+    hidden = sorted(n for n in (*OPS, *ALIASES) if n[0] == "_")
+    return parts + [f"{n}: Callable[..., {result}]" for n in hidden]
 
 
 def _is_public(name: str) -> bool:

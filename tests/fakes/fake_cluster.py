@@ -56,7 +56,7 @@ class _FakeTransport(ThreadTransport):
         self._random = random.Random(f"{cluster.seed} {end.rank}")
 
     def send_all(self, parcel: Parcel, dst: int, tags: Sequence[int]) -> Ticket:
-        """Send each message by itself, as MPI does: a channel has room for so many messages."""
+        """Send the messages one by one, as MPI does, since a channel holds `capacity` of them."""
         if len(tags) > 1:
             pairs = zip(parcel.arrays, tags, strict=True)
             return Tickets([self.send_all(Parcel([array]), dst, (tag,)) for array, tag in pairs])

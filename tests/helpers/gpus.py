@@ -21,9 +21,9 @@ KINDS = [STAND_IN, pytest.param(REAL, marks=pytest.mark.gpu)]
 
 @contextmanager
 def shared_card(kind: str, patch: pytest.MonkeyPatch, cards: int = 2) -> Iterator[None]:
-    """Any number of contexts on so many cards, or on those that are here; kind: of KINDS.
+    """Share cards among any number of contexts: `cards` of the stand-in, or those that are here.
 
-    Skips the test where there is none.
+    Skips the test where there is none. kind: one of KINDS.
     """
     patch.setenv(settings.SHARE_GPUS, "1")
     if kind == STAND_IN:

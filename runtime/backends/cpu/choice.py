@@ -90,7 +90,7 @@ def blas_name() -> str:
 
 @contextmanager
 def use_blas(name: str) -> Iterator[Choice]:
-    """Let products of matrices run by a BLAS in this process, as `blas` of a config does.
+    """Choose the BLAS for matrix products in this process, as `blas` in a config does.
 
     Plan, make and run sessions inside, as with `limit_blas`.
 
@@ -129,7 +129,7 @@ def choice_of(name: str) -> Choice:
 
 
 def settle(choice: Choice) -> None:
-    """Let `auto` stand for this choice in this process."""
+    """Make `auto` mean this choice in this process, without measuring."""
     global _measured
     _measured = choice
 

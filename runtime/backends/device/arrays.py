@@ -121,11 +121,11 @@ class Device(Protocol):
         ...
 
     def record(self, *, beside: bool) -> Any:
-        """Return an event that tells the end of the work so far, or of that beside it."""
+        """Return an event at the end of this device's work so far, or of the work beside it."""
         ...
 
     def wait(self, event: Any, *, beside: bool) -> None:
-        """Let this device's later work, or that beside it, wait for an event."""
+        """Make this device's later work wait for an event, or else the work beside it."""
         ...
 
 

@@ -52,10 +52,10 @@ def test_updates_are_the_optimizers(name, settings, decay, clip, dtype):
     states = [made.state("a_weight", array) for array in arrays]
     for count, grad in enumerate(grads, 1):
         made.apply(np, "a_weight", arrays[0], grad, states[0], count, scale=0.7)
-        given = made, "a_weight", arrays[1], grad, states[1], count
-        step = step_of(np, *given, {})
+        given = np, "a_weight", arrays[1], grad, states[1], count
+        step = step_of(made, *given, {})
         if step is None:
-            made.apply(np, *given[1:], scale=0.7)
+            made.apply(*given, scale=0.7)
         else:
             prepare(np, [step])(0.7)
     tolerance = {"float32": 3e-6, "float64": 1e-13}[dtype]
@@ -68,7 +68,7 @@ def test_a_gradient_that_is_no_number_is_not_hidden():
     weight, grad = numbers(10), numbers(10)
     grad[3] = np.nan
     made = optimizer.create("sgd", learning_rate=0.1, clip_gradient=1.0)
-    step = step_of(np, made, "a_weight", weight, grad, {}, 1, {})
+    step = step_of(made, np, "a_weight", weight, grad, {}, 1, {})
     assert step is not None
     prepare(np, [step])(1.0)
     assert np.isnan(weight).tolist() == np.isnan(grad).tolist()

@@ -71,10 +71,10 @@ def test_updates_are_the_optimizers(cupy, name, settings, decay, clip, dtype):
     for count in range(1, 4):
         grad = numbers((3, 303), dtype, count)
         made.apply(np, "a_weight", here, grad, own, count, scale=0.7)
-        given = made, "a_weight", there, on_gpu(grad), other, count
-        step = step_of(cupy, *given, {})
+        given = cupy, "a_weight", there, on_gpu(grad), other, count
+        step = step_of(made, *given, {})
         if step is None:
-            made.apply(cupy, *given[1:], scale=0.7)
+            made.apply(*given, scale=0.7)
         else:
             prepare(cupy, [step])(0.7)
     near = {"float32": 3e-6, "float64": 1e-13}[dtype]
@@ -88,7 +88,7 @@ def test_a_gradient_that_is_no_number_is_not_hidden(cupy):
     weight, grad = on_gpu(numbers(10)), numbers(10)
     grad[3] = np.nan
     made = optimizer.create("sgd", learning_rate=0.1, clip_gradient=1.0)
-    step = step_of(cupy, made, "a_weight", weight, on_gpu(grad), {}, 1, {})
+    step = step_of(made, cupy, "a_weight", weight, on_gpu(grad), {}, 1, {})
     assert step is not None
     prepare(cupy, [step])(1.0)
     assert np.isnan(weight.get()[3])
