@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from runtime.backends.cpu.flat import by_numpy
 from runtime.backends.device.mkl import mkl, mkl_version
 from runtime.backends.device.table import BoundCall
 from symgraph.core.types import Array
@@ -50,14 +49,13 @@ class BackEnd(NamedTuple):
 def numpy_product(x: Array, y: Array, out: Array) -> BoundCall:
     """Bind a product by numpy's BLAS."""
     if len(x) in SLOW_ROWS and y.strides[0] == y.itemsize < y.strides[1]:
-        return by_numpy(_turned, x, y, out=out)
+        return BoundCall(_turned, (x, y, out))
     return BoundCall(np.dot, (x, y, out))
 
 
-def _turned(x: Array, y: Array) -> Array:
+def _turned(x: Array, y: Array, out: Array) -> None:
     """Compute x y as (y^T x^T)^T."""
-    product: Array = (y.T @ x.T).T
-    return product
+    out[...] = (y.T @ x.T).T
 
 
 @cache

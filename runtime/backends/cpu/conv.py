@@ -187,7 +187,7 @@ def suits(call: KernelCall, x: Array, weight: Array, y: Array) -> bool:
 
 
 @kernel("Convolution")
-def convolution(call: KernelCall) -> BoundCall:
+def convolution(call: KernelCall) -> BoundCall | None:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, weight, y):
@@ -198,7 +198,7 @@ def convolution(call: KernelCall) -> BoundCall:
 
 
 @kernel("_conv_grad_data")
-def grad_data(call: KernelCall) -> BoundCall:
+def grad_data(call: KernelCall) -> BoundCall | None:
     (g, weight), (out,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, out, weight, g):
@@ -209,7 +209,7 @@ def grad_data(call: KernelCall) -> BoundCall:
 
 
 @kernel("_conv_grad_weight")
-def grad_weight(call: KernelCall) -> BoundCall:
+def grad_weight(call: KernelCall) -> BoundCall | None:
     (g, x), (out,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, out, g):
@@ -218,7 +218,7 @@ def grad_weight(call: KernelCall) -> BoundCall:
 
 
 @kernel("Deconvolution")
-def deconvolution(call: KernelCall) -> BoundCall:
+def deconvolution(call: KernelCall) -> BoundCall | None:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, _ = widened(call.attrs, x.shape)
     args = x, weight, bias[0] if bias else None, windows, call.attrs["num_group"], y.shape

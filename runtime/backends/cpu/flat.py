@@ -32,20 +32,15 @@ def floating(*values: Array) -> bool:
     return len(kinds) == 1 and kinds <= FLOAT_TYPES
 
 
-def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall:
-    """Bind a numpy function, which gets 16-bit floats as float32."""
+def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall | None:
+    """Bind a numpy function; None for floats of 16 bits, which are to come as float32."""
+    if wide(out.dtype) != out.dtype:
+        return None
 
     def run() -> None:
-        out[...] = function(
-            *[_widened(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
-        )
+        out[...] = function(*args)
 
     return BoundCall(run, ())
-
-
-def _widened(array: Array) -> Array:
-    wider: Array = array.astype(wide(array.dtype), copy=False)
-    return wider
 
 
 # -- formulas ----------------------------------------------------------------------------------

@@ -421,7 +421,8 @@ def multiply(
     pairs = (inner + 1) // 2
     panels, height = (units + WIDTH - 1) // WIDTH, chunk_rows(rows, inner)
     gap, start, size = ROWS * (8 if wide else 4), first_line(packed), out.itemsize
-    blocks = room + height // ROWS * (ROWS * 8 * DEPTH + VECTOR)
+    more_blocks = int(pairs > DEPTH)  # else none exist: even a load of nothing takes long there
+    blocks = room + more_blocks * (height // ROWS) * (ROWS * 8 * DEPTH + VECTOR)
     for first in range(0, rows, height):
         end = min(rows, first + height)
         tiles = (end - first + ROWS - 1) // ROWS
@@ -444,7 +445,7 @@ def multiply(
                     )
                     y = out.ctypes.data + (row * units + column) * size if last else 0
                     more = (done, extra, y, size * units)
-                    block = blocks + (t * panels + panel) * ROWS * PANEL
+                    block = blocks + more_blocks * (t * panels + panel) * ROWS * PANEL
                     if wide:
                         multiply_wide_tile(tile_rows, ends, block, more, size == 4)
                     else:

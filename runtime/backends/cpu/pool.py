@@ -74,7 +74,7 @@ def images(x: Array) -> Array:
 
 
 @kernel("Pooling")
-def pooling(call: KernelCall) -> BoundCall:
+def pooling(call: KernelCall) -> BoundCall | None:
     (x,), (y,) = call.ins, call.outs
     if halves(call, x):
         return BoundCall(maxima, (images(x), images(y)))
@@ -82,7 +82,7 @@ def pooling(call: KernelCall) -> BoundCall:
 
 
 @kernel("_max_pool_grad")
-def max_pool_grad(call: KernelCall) -> BoundCall:
+def max_pool_grad(call: KernelCall) -> BoundCall | None:
     (g, x), (out,) = call.ins, call.outs
     if halves(call, x):
         return BoundCall(maxima_gradient, (images(g), images(x), images(out)))
@@ -91,13 +91,13 @@ def max_pool_grad(call: KernelCall) -> BoundCall:
 
 
 @kernel("_at_maxima")
-def at_maxima(call: KernelCall) -> BoundCall:
+def at_maxima(call: KernelCall) -> BoundCall | None:
     (h, x), (out,) = call.ins, call.outs
     lines = pool_lines.lines_of(call.attrs, x.shape)
     return by_numpy(pool_lines.at_maxima, h, x, lines, out=out)
 
 
 @kernel("_pool_grad")
-def pool_grad(call: KernelCall) -> BoundCall:
+def pool_grad(call: KernelCall) -> BoundCall | None:
     (g,), (out,) = call.ins, call.outs
     return by_numpy(pool_lines.pool_gradient, call.attrs, g, out=out)

@@ -12,6 +12,7 @@ from runtime.backends.cpu.conv import units
 from runtime.backends.cpu.conv_blocks import blocks
 from runtime.backends.cpu.scratch import SCRATCH
 from symgraph.core.registry import Env
+from symgraph.core.types import BFLOAT16
 from tests.runtime.backends.cpu.test_flat import DTYPES, agree, bind, numbers
 
 TRAINING = Env(train=True)
@@ -93,7 +94,7 @@ def test_blocks(shape, kernel, stride, dilate, pad, groups, dtype):
     channels, filters = shape[1], 16
 
     def same(op, *ins, **more):
-        bound, outs, wanted = bind(op, ins, **form, **more)
+        bound, outs, wanted = bind(op, ins, widens=True, **form, **more)
         assert bound.function not in (winograd.convolve, winograd.weight_gradient)
         bound.function(*bound.args)
         assert outs[0].dtype == wanted[0].dtype
@@ -126,6 +127,21 @@ def test_blocks_are_every_window_once_and_of_even_sizes(batch, counts, depth):
         sizes.append((stop - start) * (end - top))
     assert (seen == 1).all()
     assert max(sizes) <= 2 * min(sizes) or batch % 2 or counts[0] % 2
+
+
+def test_bfloat16_is_multiplied_as_float32_and_rounded_once():
+    x, weight, bias, g, attrs = layer((16, 16, 8, 8), 16, (1, 1))
+    low = [a.astype(BFLOAT16) for a in (x, weight, bias, g)]
+    given = {"num_filter": 16, **attrs}, attrs, attrs
+    calls = ("Convolution", (0, 1, 2)), ("_conv_grad_data", (3, 1)), ("_conv_grad_weight", (3, 0))
+    for (op, places), more in zip(calls, given, strict=True):
+        made = []
+        for ins in ([low[i] for i in places], [low[i].astype("float32") for i in places]):
+            shape = {"shape": x.shape} if op == "_conv_grad_data" else {}
+            bound, (out,), _ = bind(op, ins, widens=True, **more, **shape)
+            bound.function(*bound.args)
+            made.append(out)
+        assert (made[0] == made[1].astype(BFLOAT16)).all()
 
 
 @pytest.mark.parametrize("batch", [1, 16, 40])

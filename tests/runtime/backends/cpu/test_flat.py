@@ -9,6 +9,7 @@ from scipy.special import erf
 
 from runtime.backends.cpu import vector
 from runtime.backends.cpu.flat import CALLS, LOOPS
+from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.table import KERNELS
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall, noop
 from symgraph.core.params import Site, parse_params
@@ -32,10 +33,11 @@ def placed(array):
 EVALUATION = Env()
 
 
-def bind(name, ins, env=EVALUATION, over=None, **given):
+def bind(name, ins, env=EVALUATION, over=None, widens=False, **given):
     """The kernel's call, its outputs, and what the operator computes itself.
 
     over: (output, input), to have the output lie in the input's memory.
+    widens: whether floats of 16 bits may come to the kernel as float32.
     """
     op = find(name)
     attrs = parse_params(name, "test", op.params, given)
@@ -47,7 +49,11 @@ def bind(name, ins, env=EVALUATION, over=None, **given):
         outs[over[0]] = ins[over[1]].reshape(types[over[0]].shape)
     context = CallContext()
     context.env = env
-    return KERNELS[op.name](KernelCall(attrs, tuple(ins), tuple(outs), context)), outs, wanted
+    maker, call = KERNELS[op.name], KernelCall(attrs, tuple(ins), tuple(outs), context)
+    bound = maker(call)
+    if bound is None and widens:
+        bound = through_float32(maker, call)
+    return bound, outs, wanted
 
 
 def agree(name, *ins, tolerance=None, near=1e-30, **how):
@@ -55,7 +61,7 @@ def agree(name, *ins, tolerance=None, near=1e-30, **how):
 
     Differences may be `tolerance` of the value and `near` besides.
     """
-    bound, outs, wanted = bind(name, ins, **how)
+    bound, outs, wanted = bind(name, ins, widens=True, **how)
     assert isinstance(bound, BoundCall)
     bound.function(*bound.args)
     if how.get("over") is None:
