@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
-from partitioner.cutting.replicas import own_pieces, piece_bytes
+from partitioner.cutting.replicas import buckets, own_pieces, piece_bytes
 from runtime.backends.cpu.gemm import packed_rows
 from symgraph.core.types import Value
 
@@ -29,7 +29,7 @@ class StepOverheads:
     copies: Mapping[BodyKey, int] = field(default_factory=dict)
     """The number of arrays that are fed to a body."""
     updating: Mapping[int, float] = field(default_factory=dict)
-    """Bytes of a stage's update: its parameters and the optimizer's arrays."""
+    """Bytes of a stage's update: its parameters, the optimizer's arrays and sums of replicas."""
     packing: Mapping[int, float] = field(default_factory=dict)
     """Bytes of a stage's parameters that are packed anew for products with few rows."""
     spreads_sums: bool = True
@@ -86,9 +86,9 @@ def step_overheads(
     if not update:
         return StepOverheads(running, copies)
     forms = packed_forms(partition)
-    updating: dict[int, float] = defaultdict(float)
     packing: dict[int, float] = defaultdict(float)
     own = own_pieces(partition) if shard_optimizer else {}
+    updating = _summing(partition, spreads_sums, bool(own))
     for name in grads:
         stage, type_ = stage_of[name], graph[name].types[0]
         part = piece_bytes(type_, own.get(name))
@@ -97,6 +97,24 @@ def step_overheads(
         ) * part  # the gradient is read once, all else is read and written
         packing[stage] += 2 * forms[name] * type_.nbytes
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own))
+
+
+def _summing(
+    partition: Partition, spreads_sums: bool, spreads_weights: bool
+) -> defaultdict[int, float]:
+    """Return the bytes of the ranks' own work on the sums of replicas' gradients, by stage.
+
+    What messages carry is not counted; see runtime.engine.replica_sums.
+    """
+    stage_of = partition.placement.stage_of
+    found: defaultdict[int, float] = defaultdict(float)
+    for bucket in buckets(partition):
+        held = [pair for c in bucket.copies for pair in zip(c.ranks, c.names, strict=True)]
+        for rank, name in dict(reversed(held)).items():
+            given, got, sums, all_ = bucket.buffer_sizes(rank)
+            passes = 2 * given + 3 * got + 2 * sums + 2 * (all_ if spreads_sums else sums)
+            found[stage_of[name]] += passes + (2 * sums + 2 * all_ if spreads_weights else 0)
+    return found
 
 
 def tree_passes(terms: int) -> int:
