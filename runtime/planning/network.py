@@ -133,6 +133,7 @@ def make_network(
     def micro_batched(size: int) -> MicroBatched:
         return micro_batch(lowered(size).graph, axes, size, batch)
 
+    assert isinstance(options.micro_batches, int)  # planning has chosen
     full, sizes = lowered(batch), split_sizes(batch, options.micro_batches)
     early = prologue(full.graph, axes)
     fixed = {*feeds, *(v.node for v in early.outputs)}

@@ -186,8 +186,8 @@ class PrecisionOptions:
 class NetworkOptions(PrecisionOptions):
     """The graph that is placed."""
 
-    micro_batches: int = 1
-    """The number of pieces that each batch is split into."""
+    micro_batches: int | str = 1
+    """The number of pieces that each batch is split into; `auto`: the shortest predicted step."""
     _: KW_ONLY
     states: Mapping[str, str] = field(default_factory=dict)
     """Variable -> the output that is its value in the next step."""
@@ -284,7 +284,7 @@ def require_known(schedule: str, strategy: str | None) -> None:
 
 def _require_counts(micro_batches: object, time_segment: object) -> None:
     """Raise TypeError for other numbers than whole ones."""
-    if not isinstance(micro_batches, int):
-        raise TypeError(f"micro_batches is a whole number, not {micro_batches!r}")
+    if not isinstance(micro_batches, int) and micro_batches != AUTO:
+        raise TypeError(f"micro_batches is a whole number or 'auto', not {micro_batches!r}")
     if not isinstance(time_segment, int | None) and time_segment != AUTO:
         raise TypeError(f"time_segment is a whole number, 'auto' or None, not {time_segment!r}")

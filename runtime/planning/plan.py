@@ -117,6 +117,8 @@ class Plan:
     """Seconds that no step with another placement of whole operators can beat; None: not known."""
     splits: tuple[PlanCandidate, ...] = ()
     """The splits of groups that were compared."""
+    counts: Mapping[int, float] = field(default_factory=dict)
+    """The numbers of micro-batches that were compared -> the predicted step in seconds."""
     prices: CostModel | None = None
     """The costs that the choice was made with; None: nothing was left open."""
     request: PlanRequest | None = field(default=None, compare=False)

@@ -96,7 +96,7 @@ def plan(
     request = PlanRequest(symbol, feeds, tuple(wrt), heads, shapes or {}, dtypes or {})
     with no_collections():
         try:
-            best = _with_best_splits(request, options)
+            best = _with_best_micro_batches(request, options)
         except LimitError as error:
             raise _with_blame(error, request, options) from None
     LOG.debug("")  # nothing is being done any more
@@ -116,7 +116,8 @@ def _with_blame(error: LimitError, request: PlanRequest, options: Options) -> Li
 
     def fits(some: Sequence[Rule]) -> bool:
         try:
-            _planned(request, replace(options, rules=tuple(some), splits=False, named_only=True))
+            some_only = replace(options, rules=tuple(some), splits=False, named_only=True)
+            _with_best_micro_batches(request, some_only)
         except (PlacementError, ScheduleError):
             return False
         return True
@@ -128,12 +129,49 @@ def _with_blame(error: LimitError, request: PlanRequest, options: Options) -> Li
     return LimitError(f"{error}; without {listed} the given limit can be kept", error.smallest)
 
 
-def _with_best_splits(request: PlanRequest, options: Options) -> Plan:
-    """Return the plan with the best splits of groups, or the best grid, where they are open."""
+def _with_best_micro_batches(request: PlanRequest, options: Options) -> Plan:
+    """Return the plan with the best number of micro-batches, where it is open.
+
+    Powers of two are tried until more have made the step longer twice. A network that mixes the
+    samples of a batch has one. So has one device, unless its memory is limited.
+    """
+    if options.micro_batches != AUTO:
+        return _with_best_splits(request, options)
+    batch = batch_size(request.feeds) if request.feeds else 1
+    counts: dict[int, float] = {}
+    best: Plan | None = None
+    limits: list[LimitError] = []
+    for count in (1 << power for power in range((batch // options.rows).bit_length())):
+        LOG.debug("trying %s", count_text(count, "micro-batch"))
+        try:
+            made = _with_best_splits(request, replace(options, micro_batches=count), timed=True)
+        except MicroBatchError:
+            if count == 1:
+                raise
+            break
+        except LimitError as error:
+            limits.append(error)
+            continue
+        counts[count] = _seconds(made)
+        if best is None or counts[count] < _seconds(best):
+            best = made
+        if len(options.devices) < 2 or [*counts.values()][-2:].count(_seconds(best)) == 0:
+            break
+    if best is None:
+        raise min(limits, key=lambda error: error.smallest)
+    return replace(best, counts=counts)
+
+
+def _with_best_splits(request: PlanRequest, options: Options, *, timed: bool = False) -> Plan:
+    """Return the plan with the best splits of groups, or the best grid, where they are open.
+
+    Args:
+        timed: see `_planned`.
+    """
     whole_grid = options.data_axis is None and options.model_axis is None
     if options.rows > 1 or options.model_axis is not None:
         request, options = _on_grid(request, options)
-    best = whole = _planned(request, options)
+    best = whole = _planned(request, options, timed=timed)
     is_open = options.strategy == AUTO and options.placement is None
     if not (options.splits and is_open and request.feeds and len(options.devices) > 1):
         return best

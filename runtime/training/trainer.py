@@ -399,7 +399,7 @@ class Trainer:
             "predicted_step_seconds": None if job.buckets else predicted,
             "bubble_fraction": None if job.buckets else bubble,
             "schedule": job.training.choice.schedule,
-            "micro_batches": config.pipeline.micro_batches,
+            "micro_batches": len(job.training.sizes),
             "time_segment": job.training.choice.time_segment,
             "recompute": list(job.training.choice.recompute),
             "precision": config.train.precision,

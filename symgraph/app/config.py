@@ -28,7 +28,7 @@ from symgraph.app.config_values import (
     TimeSteps,
 )
 from symgraph.app.constraint_config import Constraint, constrained_devices
-from symgraph.app.data_config import DataConfig, data_mistakes, kind_of
+from symgraph.app.data_config import BY_TIME, DataConfig, data_mistakes, kind_of
 from symgraph.app.model_config import LossConfig, model_path, opened
 from symgraph.app.named_files import SCHEDULE_FILES, file_mistakes
 from symgraph.core.context import Context
@@ -47,8 +47,8 @@ class PipelineConfig(Section):
     wavefront, auto (the shortest predicted step of all), or a file of runs (.csv, .txt)."""
     order: Literal["reverse", "forward"] | None = None
     """Order of gpipe's backward micro-batches; null: reverse."""
-    micro_batches: Count = 1
-    """Number of parts that a batch is split into."""
+    micro_batches: AutoOrCount = 1
+    """Number of parts that a batch is split into; auto: the shortest predicted step."""
     time_segment: TimeSteps = None
     """Time steps of an unrolled network that a stage runs at once, while the next stage works on
     earlier ones; auto: the shortest predicted step; null: all time steps."""
@@ -459,6 +459,9 @@ def _contradictions(
     parts, batch = pipeline.get("micro_batches"), corpus.get("batch_size")
     if isinstance(parts, int) and isinstance(batch, int) and 1 <= batch < parts:
         yield ("pipeline", "micro_batches"), f"{parts} is more than data.batch_size ({batch})"
+    if parts == "auto" and corpus.get("micro_batches") == BY_TIME:
+        message = "data.micro_batches: by_time needs a number, which says how long a piece may be"
+        yield ("pipeline", "micro_batches"), message
     rule = train.get("optimizer", TrainConfig.model_fields["optimizer"].default)
     known = isinstance(rule, str) and rule in OPTIMIZERS
     if known and train.get("momentum") and not hasattr(OPTIMIZERS[rule], "momentum"):

@@ -372,7 +372,7 @@ def test_keys_lists_every_key_with_its_meaning():
     done = run("--keys")
     assert done.returncode == 0
     assert "pipeline.micro_batches" in done.stdout
-    assert "Number of parts that a batch is split into." in done.stdout
+    assert "Number of parts that a batch is split into; auto: the shortest" in done.stdout
 
 
 def test_interrupt_ends_it_cleanly(config):

@@ -57,6 +57,9 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     if plan.placements:
         parts.insert(-1, "placements:\n" + placements_table(plan))
         parts.insert(-1, config_block(plan))
+    if len(plan.counts) > 1:
+        steps = [f"{count}: {seconds_text(seconds)}" for count, seconds in plan.counts.items()]
+        parts.insert(-1, "predicted steps by the number of micro-batches: " + "; ".join(steps))
     if plan.splits:
         parts.insert(-1, "splits: " + "; ".join(c.split_words for c in plan.splits))
     if len(plan.candidates) > 1:

@@ -56,7 +56,7 @@ class PlannedNetwork:
     def __init__(self, symbol: Symbol, request: BindRequest, options: Options) -> None:
         self.symbol, self.request = symbol, request
         fed = [name for name in request.requests if name in request.feeds]
-        if fed and options.micro_batches > 1:
+        if fed and options.micro_batches != 1:
             raise ConfigError(
                 f"the gradient of input {fed[0]!r} is wanted, which needs micro_batches=1"
             )

@@ -37,7 +37,8 @@ class Module(StoreModule):
         group2ctxs: ctx_group -> device, or a list of such dicts: one for each copy of the
             network.
         compression_params: None: gradients are never compressed.
-        micro_batches: In how many parts a batch goes through the pipeline.
+        micro_batches: In how many parts a batch goes through the pipeline, or "auto": the
+            shortest predicted step.
         schedule: The order of micro-batches; a name of the schedules.
         time_segment: How a recurrent network is cut along time; see runtime.Options.
         strategy: How groups are placed on devices where group2ctxs does not say.
@@ -61,7 +62,7 @@ class Module(StoreModule):
         group2ctxs: Groups | Sequence[Groups] | None = None,
         compression_params: Mapping[str, Any] | None = None,
         *,
-        micro_batches: int = 1,
+        micro_batches: int | str = 1,
         schedule: str = "gpipe",
         time_segment: int | str | None = None,
         strategy: str = "auto",

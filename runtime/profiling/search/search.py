@@ -297,7 +297,7 @@ class _Tried:
             found = self.plan(config, splits, quick=quick, placement=placement)
         except (PlacementError, ScheduleError, MicroBatchError) as error:
             self.failed = error
-            self.say(f"  {count_text(config.pipeline.micro_batches, 'micro-batch')}: {error}")
+            self.say(f"  micro_batches {config.pipeline.micro_batches}: {error}")
             return None
         self.candidates.append(found)
         so_far = "" if found is self.best else f", best so far {seconds_text(self.best.seconds)}"

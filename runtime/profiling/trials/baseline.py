@@ -50,7 +50,7 @@ def is_baseline(config: Config, of: Config) -> bool:
     """Return whether a config measures the network of another one on one device, fairly."""
     pipeline = config.pipeline
     limited = config.partition.memory is not None or config.machine is not None
-    whole = pipeline.micro_batches == 1 or limited
+    whole = pipeline.micro_batches in (1, AUTO) or limited
     return (
         len(config.devices) == 1
         and whole

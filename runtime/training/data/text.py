@@ -146,12 +146,14 @@ class TextDataset:
 
 
 def _timed(ids: Ids, data: TextConfig, config: Config) -> TimedSentences:
+    parts = config.pipeline.micro_batches
     assert data.buckets is not None
+    assert isinstance(parts, int)
     return TimedSentences(
         sentences(ids),
         data.batch_size,
         max(data.buckets),
-        sentences_of(data, config.pipeline.micro_batches),
+        sentences_of(data, parts),
         data.lengths,
         IGNORED,
         "data",

@@ -52,7 +52,7 @@ def planned(feed=FEED, wrt=None, **given):
         ({"schedule": "forwards"}, ConfigError, "no schedule 'forwards'; did you mean 'forward'"),
         ({"schedule": "1f1", "wrt": ()}, ConfigError, "no schedule '1f1'"),
         ({"strategy": "auto2"}, PlacementError, "no strategy 'auto2'; did you mean 'auto'"),
-        ({"micro_batches": "4"}, TypeError, "micro_batches is a whole number, not '4'"),
+        ({"micro_batches": "4"}, TypeError, "micro_batches is a whole number or 'auto', not '4'"),
         (
             {"time_segment": "5"},
             TypeError,

@@ -20,6 +20,7 @@ from runtime.planning.planner import plan
 from runtime.planning.splits import REPLICAS, SHARDS, GroupSplit, Weight, splits_to_try
 from runtime.schedule.replay import Link
 from symgraph.core.context import cpu
+from symgraph.core.errors import LimitError
 from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
@@ -197,3 +198,47 @@ def test_replicas_are_inside_hosts_where_the_network_is_slow():
     made = layers(4, machine=machine, micro_batches=4, schedule="1f1b", pricing=always(prices))
     assert (made.options.rows, made.options.replicas_near) == (2, True)
     assert set(made.options.groups.values()) == {(cpu(0), cpu(1)), (cpu(2), cpu(3))}
+
+
+# -- micro-batches ----------------------------------------------------------------------------
+
+
+def test_the_number_of_micro_batches_is_that_of_the_shortest_step():
+    open_ = {"data_axis": 1, "schedule": "auto"}
+    made = layers(micro_batches="auto", **open_)
+    alone = {count: layers(micro_batches=count, **open_).choice.seconds for count in made.counts}
+    assert made.counts == alone
+    assert made.options.micro_batches == len(made.sizes) == min(alone, key=alone.__getitem__) > 1
+    assert made.choice.seconds == alone[len(made.sizes)]
+    assert made.digest == layers(micro_batches=len(made.sizes), **open_).digest
+
+
+def test_more_micro_batches_are_tried_until_two_in_a_row_are_worse():
+    counts = layers(micro_batches="auto", strategy=None).counts  # two devices, of which one works
+    assert [*counts] == [1, 2, 4]  # the batch of 16 could have more
+    assert [*counts.values()] == sorted(counts.values())
+
+
+@pytest.mark.parametrize("more", [{"devices": 1}, {"norm": True}])
+def test_one_device_or_mixed_samples_have_one_micro_batch(more):
+    made = layers(micro_batches="auto", **more)
+    assert len(made.sizes) == 1
+    assert [*made.counts] == [1]
+
+
+def test_a_memory_limit_makes_more_micro_batches():
+    x = sym.Variable("data")
+    for i in range(4):
+        x = sym.Activation(sym.FullyConnected(x, num_hidden=8, name=f"fc{i}"), act_type="tanh")
+    loss, feeds = sg.sym.MakeLoss(x, name="loss"), {"data": Feed(TensorType((1024, 8), "float32"))}
+
+    def made(micro_batches: int | str, memory: int) -> Plan:
+        options = Options(schedule="1f1b", micro_batches=micro_batches, memory=memory, update=True)
+        return plan(loss, feeds, options, wrt=None)
+
+    peaks = {count: made(count, 1 << 30).account[0].peak for count in (1, 2, 1024)}
+    assert len(made("auto", peaks[1]).sizes) == 1
+    assert len(made("auto", peaks[1] - 1).sizes) == 2
+    with pytest.raises(LimitError) as caught:
+        made("auto", 1000)
+    assert 1000 < caught.value.smallest <= min(peaks.values())

@@ -538,6 +538,21 @@ def test_more_micro_batches_than_samples(load):
     assert message == "run.yaml:12: pipeline.micro_batches: 65 is more than data.batch_size (64)"
 
 
+def test_micro_batches_by_time_need_a_number(load):
+    assert (
+        load(GOOD.replace("micro_batches: 4", "micro_batches: auto")).pipeline.micro_batches
+        == "auto"
+    )
+    message = refusal(
+        load,
+        GOOD.replace("micro_batches: 4", "micro_batches: auto"),
+        "data.micro_batches=by_time",
+        "data.buckets=[10]",
+        "data.sequence_length=null",
+    )
+    assert "pipeline.micro_batches: data.micro_batches: by_time needs a number" in message
+
+
 def test_momentum_of_an_optimizer_without_one(load):
     text = GOOD.replace("epochs: 1", "momentum: 0.9\n  optimizer: adam")
     assert refusal(load, text).startswith("run.yaml:16: train.momentum: optimizer adam has no mom")
