@@ -56,7 +56,7 @@ STEPS = (
         "bench-small",
         (
             "-m",
-            "benchmarks.lstm_lm",
+            "benchmarks.networks",
             "--gpu",
             "--torch",
             sys.executable,
@@ -70,7 +70,7 @@ STEPS = (
         "bench",
         (
             "-m",
-            "benchmarks.lstm_lm",
+            "benchmarks.networks",
             "--gpu",
             "--torch",
             sys.executable,
@@ -86,7 +86,7 @@ STEPS = (
         "contexts",
         (
             "-m",
-            "benchmarks.lstm_lm",
+            "benchmarks.networks",
             "--gpu",
             "--unchecked",
             "--contenders",

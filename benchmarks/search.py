@@ -3,7 +3,7 @@
     python -m benchmarks.search [--configs small medium deep] [--points 36] [--rounds 2]
         [--finals 7] [--steps 5]
 
-The networks are those of benchmarks.lstm_lm, on two devices. The points of the sweep are placements
+The LSTMs are those of benchmarks.networks, on two devices. The points of the sweep are placements
 (layers before the cut; the decoder whole or in shards) x schedules x micro-batches x time segments,
 an even selection if there are more than requested. They and the winner run in turn, round after
 round, every second round backward; each session is made anew, so memory holds one at a time. The

@@ -27,7 +27,7 @@ WHO = (
     (r"hosts\.txt|^srun", f"{PERSON}: needs several hosts"),
     (r"^(python3 -m venv|pip install)", f"{PERSON}: see tests/test_wheel.py"),
     (r"examples\.cluster", "tests/examples/test_cluster.py"),
-    (r"benchmarks\.(bucketing|communication|partition|search|lstm_lm)", f"{PERSON}: minutes"),
+    (r"benchmarks\.(bucketing|communication|partition|search|networks)", f"{PERSON}: minutes"),
     (r"examples/lstm_ptb/", "tests/examples/test_lstm_ptb.py"),
     (r"^mpiexec -n \d symgraph machine", "tests/mpi/test_mpi_measure.py"),
     (r"^mpiexec", "tests/mpi/test_mpi_checkpoint.py"),

@@ -58,40 +58,50 @@ class Contender(NamedTuple):
     interpreter: str
     arguments: tuple[str, ...]  # of python -m; CONFIG is replaced
     settings: Mapping[str, str] = {}
-    transformer: str = ""  # its title where the network is a transformer; empty if it has none
+    others: Mapping[str, str] = {}  # its title by the kind of network, if it is not only for LSTMs
+    modes: bool = False  # whether it takes --forward and --bfloat16
 
 
-def _ours(title: str, devices: int, threads: int) -> Contender:
-    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", "--devices", str(devices))
-    settings = {"OPENBLAS_NUM_THREADS": str(threads)}
-    return Contender(title, "symgraph", arguments, settings, title)
+KINDS = ("transformer", "seq2seq", "vgg")  # besides LSTMs
+OURS, PYTORCH = "benchmarks.peers.symgraph_networks", "benchmarks.peers.torch_networks"
+
+
+def _ours(title: str, *more: str, **settings: str) -> Contender:
+    arguments = (OURS, "CONFIG", *more)
+    return Contender(title, "symgraph", arguments, settings, dict.fromkeys(KINDS, title), True)
+
+
+def _on_cpus(title: str, devices: int, threads: int) -> Contender:
+    return _ours(title, "--devices", str(devices), OPENBLAS_NUM_THREADS=str(threads))
 
 
 def _on_gpu(title: str, contexts: int, *more: str, **settings: str) -> Contender:
-    arguments = ("benchmarks.peers.symgraph_lstm", "CONFIG", *more, "--gpus", str(contexts))
-    return Contender(title, "symgraph", arguments, {"SYMGRAPH_SHARE_GPUS": "1", **settings}, title)
+    return _ours(title, *more, "--gpus", str(contexts), SYMGRAPH_SHARE_GPUS="1", **settings)
 
 
-def _peer(
-    title: str, interpreter: str, module: str, *more: str, transformer: str = ""
-) -> Contender:
-    arguments = (f"benchmarks.peers.{module}", "CONFIG", *more)
-    return Contender(title, interpreter, arguments, transformer=transformer)
+def _torch(title: str, *more: str, **others: str) -> Contender:
+    return Contender(title, "torch", (PYTORCH, "CONFIG", *more), {}, others, True)
+
+
+def _peer(title: str, interpreter: str, module: str) -> Contender:
+    return Contender(title, interpreter, (f"benchmarks.peers.{module}", "CONFIG"))
 
 
 CONTENDERS = {
-    "symgraph-2": _ours("symgraph, two devices", 2, 1),
-    "symgraph-1x2": _ours("symgraph, one device, two BLAS threads", 1, 2),
-    "symgraph-1": _ours("symgraph, one device, one BLAS thread", 1, 1),
-    "torch-lstm": _peer(
-        "PyTorch nn.LSTM", "torch", "torch_lstm", "lstm", transformer="PyTorch, its attention"
+    "symgraph-2": _on_cpus("symgraph, two devices", 2, 1),
+    "symgraph-1x2": _on_cpus("symgraph, one device, two BLAS threads", 1, 2),
+    "symgraph-1": _on_cpus("symgraph, one device, one BLAS thread", 1, 1),
+    "torch": _torch(
+        "PyTorch nn.LSTM",
+        transformer="PyTorch, its attention",
+        seq2seq="PyTorch nn.GRU, packed sequences",
+        vgg="PyTorch",
     ),
-    "torch-compile": _peer(
+    "torch-compile": _torch(
         "torch.compile, unrolled cells",
-        "torch",
-        "torch_lstm",
-        "compile",
+        "--compile",
         transformer="torch.compile, PyTorch's attention",
+        vgg="torch.compile",
     ),
     "torch-pipeline": _peer("torch.distributed.pipelining, gloo", "torch", "torch_pipeline"),
     "jax": _peer("JAX lax.scan", "jax", "jax_lstm"),
@@ -103,21 +113,21 @@ CONTENDERS = {
     "symgraph-gpu-2-even": _on_gpu("symgraph, two contexts, layers split evenly", 2, "--even"),
     "symgraph-gpu-4-even": _on_gpu("symgraph, four contexts, layers split evenly", 4, "--even"),
     "symgraph-gpu-calls": _on_gpu("symgraph without CUDA graphs", 1, SYMGRAPH_CUDA_GRAPHS="0"),
-    "torch-gpu": _peer(
+    "torch-gpu": _torch(
         "PyTorch nn.LSTM, cuDNN",
-        "torch",
-        "torch_lstm",
-        "lstm",
-        "cuda",
+        "--cuda",
         transformer="PyTorch, its attention",
+        seq2seq="PyTorch nn.GRU, cuDNN, packed sequences",
+        vgg="PyTorch, cuDNN",
     ),
 }
 VARIANTS = {
     "malloc": "malloc tuned",
     "mkl": "MKL un-throttled",
     "avx512": "OpenBLAS told SkylakeX",
+    "bf16": "bfloat16",
 }
-TORCH = ("torch-lstm", "torch-compile", "torch-pipeline")
+TORCH = ("torch", "torch-compile", "torch-pipeline")
 DEFAULT = (
     "symgraph-2",
     "symgraph-1x2",
@@ -139,7 +149,7 @@ DEFAULT_ON_GPU = (
 
 
 def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
-    """Parse a contender and its variants from a name such as `torch-lstm+malloc+mkl`.
+    """Parse a contender and its variants from a name such as `torch+malloc+mkl`.
 
     Raises ValueError for names that are unknown.
     """
@@ -152,10 +162,10 @@ def parse(name: str) -> tuple[Contender, tuple[str, ...]]:
     return CONTENDERS[base], tuple(variants)
 
 
-def title(name: str, *, transformer: bool = False) -> str:
-    """Return the title of a contender and its variants with an LSTM, or with a transformer."""
+def title(name: str, kind: str = "lstm") -> str:
+    """Return the title of a contender and its variants with a kind of network."""
     contender, variants = parse(name)
-    own = contender.transformer if transformer else contender.title
+    own = contender.others.get(kind, contender.title)
     return ", ".join([own, *(VARIANTS[v] for v in variants)])
 
 

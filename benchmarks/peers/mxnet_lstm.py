@@ -70,7 +70,7 @@ def network(config: Config) -> Any:
 
 def main() -> None:
     config = CONFIGS[sys.argv[1]]
-    shapes = {"data": (config.steps, config.batch), "label": (config.tokens,)}
+    shapes = {"data": (config.steps, config.batch), "label": (config.count,)}
     for i in range(config.layers):
         shapes |= {f"layer{i}_init_{s}": (config.batch, config.hidden) for s in "ch"}
     symbol = network(config)

@@ -1,7 +1,7 @@
 """The protocol that all contenders share: configurations, data and a loop over stdin.
 
 A contender prepares, reports it in one JSON line, and answers each line `run K` on stdin with one
-JSON line: the seconds of K training steps. On a GPU, `trace K` also asks for what the card did;
+JSON line: the seconds of K steps. On a GPU, `trace K` also asks for what the card did;
 this requires PyTorch. Peers run this file in other environments, so the rest requires only numpy,
 of any version.
 """
@@ -20,14 +20,18 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-VOCAB = 10_000
-RATE, CLIP = 0.1, 5.0
+VOCAB, PAD = 10_000, 0
+RATE, CLIP = 0.1, 5.0  # of the language models, by plain SGD
+ADAM_RATE = 0.001  # of seq2seq, which is clipped too
+VGG_RATE, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
+SIDE, CLASSES = 32, 10
+BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # filters, convolutions
 WARM_UP = 2  # steps before a contender says that it is ready
 BATCHES = 8  # used by the steps in turn
 
 
 class Config(NamedTuple):
-    """Layers, hidden units (also the size of the embedding), batch, time steps, and heads.
+    """A language model: layers, hidden units (also of the embedding), batch, time steps, and heads.
 
     A network with heads is a transformer, one without an LSTM.
     """
@@ -37,42 +41,107 @@ class Config(NamedTuple):
     batch: int
     steps: int
     heads: int = 0
+    unit = "tokens"
 
     @property
-    def tokens(self) -> int:
+    def kind(self) -> str:
+        return "transformer" if self.heads else "lstm"
+
+    @property
+    def count(self) -> int:
+        """Count the tokens of a step."""
         return self.batch * self.steps
 
     @property
     def flops(self) -> int:
-        """Count the operations of a step's matrix products, forward and backward.
+        """Count the operations of the matrix products of a forward pass.
 
-        The gradient of the embedded words counts, as a part of an LSTM's embedding's. A word of a
-        transformer attends to itself and earlier ones only, and scores are computed once.
+        The embedding counts as a product in the backward pass only, where an LSTM's is one. A word
+        of a transformer attends to itself and earlier ones only.
         """
         layer = 2 * (12 if self.heads else 8) * self.hidden**2
         if self.heads:
             layer += 2 * self.hidden * (self.steps + 1)
-        return 3 * (self.layers * layer + 2 * self.hidden * VOCAB) * self.tokens
+        return (self.layers * layer + 2 * self.hidden * VOCAB) * self.count
+
+
+class Translation(NamedTuple):
+    """Seq2seq with attention: units, batch, and buckets of (source, target) lengths.
+
+    A step is one update for each bucket.
+    """
+
+    hidden: int
+    batch: int
+    buckets: tuple[tuple[int, int], ...]
+    kind = "seq2seq"
+    unit = "words"
+
+    @property
+    def count(self) -> int:
+        """Count the target words of a step, without padding."""
+        first = translations(self)[0]
+        return sum(int((batch["label"] != PAD).sum()) for batch in first)
+
+    @property
+    def flops(self) -> int:
+        """Count the operations of the matrix products of a forward pass, without padding."""
+        total = 0
+        for batch in translations(self)[0]:
+            source = batch["source_length"]
+            target = (batch["label"] != PAD).sum(1)
+            read = 2 * 12 + 4  # two GRUs and the keys, in products of hidden x hidden
+            written = 12 + 6
+            total += self.hidden**2 * int(read * source.sum() + written * target.sum())
+            total += 6 * self.hidden * int((source * target).sum())
+            total += 2 * self.hidden * VOCAB * int(target.sum()) + 4 * self.hidden**2 * self.batch
+        return total
+
+
+class Images(NamedTuple):
+    """VGG-16 with batch normalization on images of 32 x 32 pixels."""
+
+    batch: int
+    kind = "vgg"
+    unit = "images"
+
+    @property
+    def count(self) -> int:
+        """Count the images of a step."""
+        return self.batch
+
+    @property
+    def flops(self) -> int:
+        """Count the operations of a forward pass with plain convolutions."""
+        total, channels, side = 0, 3, SIDE
+        for filters, depth in BLOCKS:
+            for _ in range(depth):
+                total += 2 * 9 * channels * filters * side**2
+                channels = filters
+            side //= 2
+        return (total + 2 * channels * (channels + CLASSES)) * self.batch
 
 
 TRANSFORMERS = {
     "transformer": Config(4, 192, 32, 64, heads=4),
     "transformer-512": Config(6, 512, 32, 128, heads=8),
 }
-CONFIGS = {
+CONFIGS: dict[str, Config | Translation | Images] = {
     "small": Config(2, 200, 20, 20),
     "medium": Config(2, 650, 20, 35),
     "large": Config(2, 1500, 20, 35),
     "deep": Config(8, 512, 32, 32),
     "mxnet-example": Config(8, 400, 64, 60),
 }
-ON_CPUS = tuple(CONFIGS)
 ON_GPUS = (
     "small",
     *(f"{n}@{b}" for n in ("large", "deep", "mxnet-example") for b in (64, 128, 256)),
     *TRANSFORMERS,
 )
 CONFIGS.update(TRANSFORMERS)
+CONFIGS["seq2seq"] = Translation(512, 32, ((10, 10), (20, 20), (30, 30), (40, 40)))
+CONFIGS["vgg"] = Images(64)
+ON_CPUS = tuple(CONFIGS)
 CONFIGS.update(
     {  # NAME@BATCH: another number of sequences
         name: CONFIGS[name.partition("@")[0]]._replace(batch=int(name.partition("@")[2]))
@@ -83,10 +152,43 @@ CONFIGS.update(
 
 
 def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Yield random word ids and labels, (T, B) int64, the same for every contender."""
+    """Return random word ids and labels, (T, B) int64, the same for every contender."""
     rng = np.random.default_rng(0)
     shape = config.steps, config.batch
     return [(rng.integers(0, VOCAB, shape), rng.integers(0, VOCAB, shape)) for _ in range(BATCHES)]
+
+
+def translations(config: Translation) -> list[list[dict[str, np.ndarray]]]:
+    """Return a batch of random sentences for each bucket, of each step; ids are int64 (B, T).
+
+    Lengths are uniform among those that belong to the bucket.
+    """
+    rng = np.random.default_rng(0)
+
+    def side(longest: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
+        lengths = rng.integers(shortest, longest + 1, config.batch)
+        ids = rng.integers(1, VOCAB, (config.batch, longest))
+        return np.where(np.arange(longest) < lengths[:, None], ids, PAD), lengths
+
+    def batch(bucket: tuple[int, int], before: tuple[int, int]) -> dict[str, np.ndarray]:
+        source, length = side(bucket[0], before[0] + 1)
+        label, _ = side(bucket[1], before[1] + 1)
+        target = np.roll(label, 1, axis=1)
+        target[:, 0] = PAD
+        return {"source": source, "source_length": length, "target": target, "label": label}
+
+    pairs = [*zip(config.buckets, [(0, 0), *config.buckets], strict=False)]
+    return [[batch(*pair) for pair in pairs] for _ in range(BATCHES)]
+
+
+def images(config: Images) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return random images, float32 (B, 3, 32, 32), and classes, int64 (B,)."""
+    rng = np.random.default_rng(0)
+    shape = config.batch, 3, SIDE, SIDE
+    return [
+        (rng.standard_normal(shape).astype("float32"), rng.integers(0, CLASSES, config.batch))
+        for _ in range(BATCHES)
+    ]
 
 
 def serve(

@@ -23,7 +23,7 @@ QUIET = 0.05  # share of the CPUs that others may use without affecting the figu
 COLUMNS = (
     "config",
     "contender",
-    "tokens/s",
+    "a second",
     "quartiles",
     "step",
     "symgraph is",
@@ -73,18 +73,25 @@ def reference_of(results: Mapping[str, Result]) -> str | None:
     return next((name for name in REFERENCE if name in results), None)
 
 
-def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str, dict[str, Any]]:
+def operations(config: str, *, forward: bool) -> int:
+    """Count the operations of a step's products; each has two more in the backward pass."""
+    return CONFIGS[config].flops * (1 if forward else 3)
+
+
+def figures(
+    config: str, results: Mapping[str, Result], peak: float, *, forward: bool = False
+) -> dict[str, dict[str, Any]]:
     """Return the figures of each contender by name, in plain types; peak is in GFLOP/s."""
     size = CONFIGS[config]
     reference = reference_of(results)
     found = {}
     for name, result in results.items():
         low, middle, high = result.quartiles
-        gflops = size.flops / middle / 1e9
+        gflops = operations(config, forward=forward) / middle / 1e9
         found[name] = {
-            "title": title(name, transformer=size.heads > 0),
-            "tokens_per_second": size.tokens / middle,
-            "quartiles": [size.tokens / high, size.tokens / low],
+            "title": title(name, size.kind),
+            "rate": size.count / middle,
+            "quartiles": [size.count / high, size.count / low],
             "step_seconds": middle,
             "reference_ratio": reference and ratio(results[reference], result),
             "gflops": gflops,
@@ -99,18 +106,20 @@ def figures(config: str, results: Mapping[str, Result], peak: float) -> dict[str
     return found
 
 
-def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> list[list[object]]:
+def rows(
+    config: str, found: Mapping[str, Mapping[str, Any]], peak: float, *, forward: bool = False
+) -> list[list[object]]:
     """Return the rows below COLUMNS; the last one is the limit set by the sgemm peak."""
     size = CONFIGS[config]
     made: list[list[object]] = []
     for facts in found.values():
-        low, high = (f"{t:,.0f}" for t in facts["quartiles"])
+        low, high = map(rate_text, facts["quartiles"])
         times = facts["reference_ratio"]
         made.append(
             [
                 config,
                 facts["title"],
-                f"{facts['tokens_per_second']:,.0f}",
+                f"{rate_text(facts['rate'])} {size.unit}",
                 f"{low} - {high}",
                 seconds_text(facts["step_seconds"]),
                 "-" if times is None else f"{times:.2f} x as fast",
@@ -119,12 +128,12 @@ def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> li
                 bytes_text(facts["peak_bytes"]),
             ]
         )
-    limit = peak * 1e9 / size.flops
+    limit = peak * 1e9 / operations(config, forward=forward)
     made.append(
         [
             config,
             "limit: products at the sgemm peak",
-            f"{size.tokens * limit:,.0f}",
+            f"{rate_text(size.count * limit)} {size.unit}",
             "-",
             seconds_text(1 / limit),
             "-",
@@ -134,6 +143,10 @@ def rows(config: str, found: Mapping[str, Mapping[str, Any]], peak: float) -> li
         ]
     )
     return made
+
+
+def rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def notes(found: Mapping[str, Any]) -> Iterator[str]:

@@ -8,52 +8,50 @@ difference divided by the largest element).
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.peers.protocol import CONFIGS, Config, answer
-from benchmarks.peers.torch_lstm import model_of
+from benchmarks.peers.protocol import CONFIGS, answer
+from benchmarks.peers.torch_networks import model_of
+
+#: Of seq2seq, the prefix of each of PyTorch's layers in examples.seq2seq_attention.
+GRUS = {"encoder": "ahead", "encoder reverse": "back", "decoder": "write"}
 
 
-def parameters_of(model: nn.Module, config: Config) -> dict[str, nn.Parameter]:
+def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the module's parameters under the names of the model in examples/."""
-    if config.heads:
-        return {of_example(name): parameter for name, parameter in model.named_parameters()}
-    found = {
-        "embed_weight": model.embed.weight,
-        "decode_weight": model.decode.weight,
-        "decode_bias": model.decode.bias,
-    }
-    for i in range(config.layers):
-        for ours, theirs in (("i2h", "ih"), ("h2h", "hh")):
-            for kind in ("weight", "bias"):
-                found[f"layer{i}_{ours}_{kind}"] = getattr(model.lstm, f"{kind}_{theirs}_l{i}")
-    return found
+    return {of_example(name): parameter for name, parameter in model.named_parameters()}
 
 
 def of_example(name: str) -> str:
-    """Return the name in examples.transformer_lm of a parameter of TransformerModel."""
+    """Return the name in examples/ of a parameter of `torch_networks`."""
     *path, kind = name.replace("layers.", "layer").split(".")
     if not path:
         return f"{kind}_weight"
+    gates = re.fullmatch(r"(weight|bias)_([ih])h_l(\d+)(_reverse)?", kind)
+    if gates:
+        kind, of, layer, back = gates.groups()
+        prefix = GRUS.get(path[0] + (back or "").replace("_", " "), f"layer{layer}")
+        return f"{prefix}_{of}2h_{kind}"
     if path[-1].endswith("norm"):
         kind = {"weight": "gamma", "bias": "beta"}[kind]
     return "_".join([*path, kind])
 
 
 def main() -> None:
-    config = CONFIGS[sys.argv[1]]
     with np.load(sys.argv[2]) as file:
         given = dict(file)
-    model = model_of(config)
-    parameters = parameters_of(model, config)
+    model = model_of(CONFIGS[sys.argv[1]])
+    parameters = parameters_of(model)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(given[f"weight {name}"]))
-    loss = model(torch.from_numpy(given["data"]), torch.from_numpy(given["label"]))
+    fed = {n.removeprefix("fed "): v for n, v in given.items() if n.startswith("fed ")}
+    loss = model(**{name: torch.from_numpy(ids) for name, ids in fed.items()})
     loss.backward()
     errors = {"loss": abs(float(given["loss"]) / loss.item() - 1)}
     for name, parameter in parameters.items():

@@ -13,8 +13,10 @@ from symgraph import AttrScope, Symbol, rnn, sym
 FAR = -1e9  # a score whose softmax is 0
 
 
-def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
-    """A `sym_gen` by (source, target) lengths.
+def network(
+    key: Key, units: int, vocabulary: int = len(VOCABULARY)
+) -> tuple[Symbol, list[str], list[str]]:
+    """A `sym_gen` by (source, target) lengths, for words 0 to `vocabulary` - 1.
 
     The outputs are the softmax loss over words, and three figures: the summed negative
     log-likelihood, the number of words, and the number of right answers. An answer is right if each
@@ -22,15 +24,15 @@ def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
     """
     with AttrScope(ctx_group="encoder"):
         length = sym.Variable("source_length")
-        memory, first = encode(key[0], length, units)
+        memory, first = encode(key[0], length, embedded("source", units, vocabulary), units)
     with AttrScope(ctx_group="decoder"):
-        states = decode(key[1], units, first)
+        states = decode(key[1], embedded("target", units, vocabulary), first, units)
         context = attend(states, memory, length, units)
         joined = sym.Concat(states, context, dim=2, name="both")
         top = sym.FullyConnected(joined, num_hidden=units, flatten=False, name="top")
         top = sym.Activation(top, act_type="tanh", name="top_tanh")
         rows = sym.Reshape(top, shape=(-1, units), name="rows")
-        scores = sym.FullyConnected(rows, num_hidden=len(VOCABULARY), name="words")
+        scores = sym.FullyConnected(rows, num_hidden=vocabulary, name="words")
         label = sym.Variable("label")
         flat = sym.Reshape(label, shape=(-1,), name="labels")
         pads = {"use_ignore": True, "ignore_label": PAD}
@@ -40,10 +42,10 @@ def network(key: Key, units: int) -> tuple[Symbol, list[str], list[str]]:
     return sym.Group([loss, figures, right]), ["source", "source_length", "target"], ["label"]
 
 
-def encode(steps: int, length: Symbol, units: int) -> tuple[Symbol, Symbol]:
+def encode(steps: int, length: Symbol, words: Symbol, units: int) -> tuple[Symbol, Symbol]:
     """Return states of both directions (N, T, 2 * units) and the first decoder state (N, units)."""
     ends = {"sequence_length": length, "use_sequence_length": True}
-    words = sym.SwapAxis(embedded("source", units), dim1=0, dim2=1)
+    words = sym.SwapAxis(words, dim1=0, dim2=1)
     forward, _ = reader("ahead", units).unroll(steps, words, layout="TNC", merge_outputs=True)
     reversed_words = sym.SequenceReverse(words, name="turned", **ends)
     backward, _ = reader("back", units).unroll(
@@ -56,9 +58,8 @@ def encode(steps: int, length: Symbol, units: int) -> tuple[Symbol, Symbol]:
     return sym.SwapAxis(states, dim1=0, dim2=1), first
 
 
-def decode(steps: int, units: int, first: Symbol) -> Symbol:
+def decode(steps: int, words: Symbol, first: Symbol, units: int) -> Symbol:
     """Return the decoder's states (N, T, units), computed from the correct words so far."""
-    words = embedded("target", units)
     states, _ = reader("write", units).unroll(
         steps, words, begin_state=[first], layout="NTC", merge_outputs=True
     )
@@ -86,9 +87,9 @@ def right_answers(loss: Symbol, label: Symbol, steps: int) -> Symbol:
     return sym.BlockGrad(sym.sum((wrong == 0) * (sym.sum(real, axis=1) > 0)), name="right")
 
 
-def embedded(name: str, units: int) -> Symbol:
+def embedded(name: str, units: int, vocabulary: int) -> Symbol:
     data = sym.Variable(name)
-    return sym.Embedding(data, input_dim=len(VOCABULARY), output_dim=units, name=f"{name}_embed")
+    return sym.Embedding(data, input_dim=vocabulary, output_dim=units, name=f"{name}_embed")
 
 
 def reader(name: str, units: int) -> rnn.GRUCell:

@@ -1,4 +1,4 @@
-"""Tests of benchmarks/lstm_lm.py: its figures, its contenders' settings and their processes."""
+"""Tests of benchmarks/networks.py: its figures, its contenders' settings and their processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks import lstm_lm
+from benchmarks import networks
 from benchmarks.peers import contenders, results, sgemm_peak
 from benchmarks.peers.contenders import (
     DEFAULT,
@@ -19,9 +19,9 @@ from benchmarks.peers.contenders import (
     environment,
     parse,
 )
-from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS, TRANSFORMERS, batches
+from benchmarks.peers.protocol import CONFIGS, ON_GPUS, batches, translations
 from benchmarks.peers.results import Result
-from benchmarks.peers.symgraph_lstm import even_groups
+from benchmarks.peers.symgraph_networks import even_groups
 from symgraph import gpu
 
 # A contender whose steps do nothing, which also prints what is no answer.
@@ -45,7 +45,7 @@ def idle(tmp_path: Path, program: str = IDLE) -> Process:
 
 
 @pytest.mark.parametrize(
-    ("config", "tokens_per_second"),
+    ("config", "rate"),
     [
         ("small", 31_500),
         ("medium", 6_280),
@@ -53,11 +53,14 @@ def idle(tmp_path: Path, program: str = IDLE) -> Process:
         ("deep", 3_810),
         ("mxnet-example", 5_850),
         ("transformer", 22_300),
+        ("vgg", 266),
+        ("seq2seq", 7_470),
     ],
 )
-def test_operations_give_the_known_limit_at_500_gflops(config, tokens_per_second):
-    size = CONFIGS[config]
-    assert size.tokens * 500e9 / size.flops == pytest.approx(tokens_per_second, rel=0.005)
+def test_operations_give_the_known_limit_at_500_gflops(config, rate):
+    operations = results.operations(config, forward=False)
+    assert operations == 3 * results.operations(config, forward=True)
+    assert CONFIGS[config].count * 500e9 / operations == pytest.approx(rate, rel=0.005)
 
 
 def test_ratio_compares_what_ran_in_the_same_round():
@@ -74,9 +77,9 @@ def test_figures_of_a_contender():
         config, {"symgraph-2": Result([[0.1, 0.2], [0.3]]), "jax": Result([[0.4], [0.4]])}, peak
     )
     ours = found["symgraph-2"]
-    assert ours["tokens_per_second"] == pytest.approx(400 / 0.2)
+    assert ours["rate"] == pytest.approx(400 / 0.2)
     assert ours["quartiles"] == pytest.approx([400 / 0.25, 400 / 0.15])
-    assert ours["gflops"] == pytest.approx(CONFIGS[config].flops / 0.2 / 1e9)
+    assert ours["gflops"] == pytest.approx(3 * CONFIGS[config].flops / 0.2 / 1e9)
     assert ours["share_of_peak"] == pytest.approx(ours["gflops"] / peak)
     assert ours["reference_ratio"] == 1.0
     assert found["jax"]["reference_ratio"] == pytest.approx(median([0.4 / 0.15, 0.4 / 0.3]))
@@ -92,7 +95,7 @@ def test_without_symgraph_nobody_is_compared():
     assert found["jax"]["reference_ratio"] is None
     (row, limit) = results.rows("small", found, 100.0)
     assert row[5] == "-"
-    assert limit[2] == f"{100e9 / CONFIGS['small'].flops * 400:,.0f}"
+    assert limit[2] == f"{100e9 / 3 / CONFIGS['small'].flops * 400:,.0f} tokens"
     assert len(row) == len(limit) == len(results.COLUMNS)
 
 
@@ -122,10 +125,10 @@ def test_settings_of_the_shell_do_not_reach_a_contender():
 
 
 def test_variants_add_their_settings():
-    contender, variants = parse("torch-lstm+malloc+mkl")
+    contender, variants = parse("torch+malloc+mkl")
     made = environment({"PATH": "/bin"}, contender, variants, Path("/shim.so"))
     assert made == {"PATH": "/bin", "LD_PRELOAD": "/shim.so", **contenders.MALLOC}
-    assert contenders.title("torch-lstm+malloc") == "PyTorch nn.LSTM, malloc tuned"
+    assert contenders.title("torch+malloc") == "PyTorch nn.LSTM, malloc tuned"
 
 
 def test_default_contenders_are_known():
@@ -146,15 +149,27 @@ def test_layers_split_evenly(count):
         even_groups(CONFIGS["small"], tuple(gpu(i) for i in range(4)))
 
 
-def test_transformers_are_for_some_and_by_default_for_gpus(tmp_path):
-    benchmark = lstm_lm.Benchmark(None, None, tmp_path)
-    others = {name: c for name, c in contenders.CONTENDERS.items() if not c.transformer}
+def test_some_are_written_for_lstms_only(tmp_path):
+    benchmark = networks.Benchmark(None, None, tmp_path)
+    others = {name: c for name, c in contenders.CONTENDERS.items() if not c.others}
     assert set(others) == {"torch-pipeline", "jax", "mxnet", "chainer"}
     for contender in others.values():
-        with pytest.raises(LeftOut, match="for the LSTMs only"):
-            benchmark.process("transformer", contender, (), ())
-    assert contenders.title("torch-lstm", transformer=True) == "PyTorch, its attention"
-    assert {name for name in ON_GPUS if name not in ON_CPUS and "@" not in name} == {*TRANSFORMERS}
+        for config in ("transformer", "seq2seq", "vgg"):
+            with pytest.raises(LeftOut, match=f"no {config} network"):
+                benchmark.process(config, contender, (), ())
+        with pytest.raises(LeftOut, match="no --bfloat16"):
+            benchmark.process("small", contender, ("bf16",), ())
+    assert contenders.title("torch+bf16", "transformer") == "PyTorch, its attention, bfloat16"
+
+
+def test_sentences_fill_their_buckets_and_targets_are_late_labels():
+    config = CONFIGS["seq2seq"]
+    for key, batch in zip(config.buckets, translations(config)[0], strict=True):
+        source, length, target, label = batch.values()
+        assert source.shape == (config.batch, key[0])
+        assert ((source != 0).sum(1) == length).all()
+        assert key[0] - 10 < length.min() <= length.max() <= key[0]
+        assert (target[:, 1:] == label[:, :-1]).all()
 
 
 def test_on_gpus_sizes_have_other_batches():
@@ -164,17 +179,17 @@ def test_on_gpus_sizes_have_other_batches():
 
 def test_without_a_gpu_its_benchmark_says_so_in_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert lstm_lm.main(["--gpu", "--configs", "small"]) == 1
+    assert networks.main(["--gpu", "--configs", "small"]) == 1
     *_, message = capsys.readouterr().err.splitlines()
     assert "the sgemm peak cannot be measured" in message
     assert "gpu(0) cannot be used" in message
 
 
 def test_an_unknown_contender_is_told_in_one_line(capsys):
-    assert lstm_lm.main(["--contenders", "torch-lstm+fast"]) == 2
+    assert networks.main(["--contenders", "torch+fast"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "'torch-lstm+fast' is unknown" in message
+    assert "'torch+fast' is unknown" in message
 
 
 def test_all_draw_the_same_batches():
@@ -221,11 +236,11 @@ def test_a_contender_that_hangs_is_left_out(tmp_path):
 @pytest.mark.slow
 def test_peers_without_an_interpreter_are_left_out_and_told(capsys, tmp_path):
     record = tmp_path / "record.json"
-    status = lstm_lm.main(
+    status = networks.main(
         [
             "--quick",
             "--contenders",
-            "torch-lstm",
+            "torch",
             "chainer",
             "--json",
             str(record),
@@ -233,6 +248,6 @@ def test_peers_without_an_interpreter_are_left_out_and_told(capsys, tmp_path):
     )
     captured = capsys.readouterr()
     assert status == 0
-    assert "left out: small torch-lstm: --torch PYTHON is not given" in captured.out
+    assert "left out: small torch: --torch PYTHON is not given" in captured.out
     assert "limit: products at the sgemm peak" in captured.out
     assert '"small chainer": "--chainer PYTHON is not given"' in record.read_text()

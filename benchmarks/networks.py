@@ -1,11 +1,11 @@
-"""The language model benchmark, of LSTMs and transformers: this project and its peers, in one run.
+"""Networks trained by this project and its peers, in one run: LSTMs, transformers, seq2seq, VGG.
 
-    python -m benchmarks.lstm_lm --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
+    python -m benchmarks.networks --torch PYTHON --jax PYTHON --mxnet PYTHON --chainer PYTHON
 
-Every contender trains the same networks on the same random words (float32; forward, backward,
-clipping to a global norm of 5, SGD) in a process of its own. They work in turn, round after round,
-never two at a time; with --gpu on a GPU, which several contexts share. First, the gradients of
-symgraph's plans are compared with PyTorch's. docs/benchmarks.md describes the environments.
+Every contender trains the same networks on the same random data in a process of its own. They work
+in turn, round after round, never two at a time; with --gpu on a GPU, which several contexts share.
+First, the gradients of symgraph's plans are compared with PyTorch's. docs/benchmarks.md describes
+the networks and the environments.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks.peers.contenders import (
     DEFAULT,
     DEFAULT_ON_GPU,
     DROPPED,
+    OURS,
     ROOT,
     VARIANTS,
     Contender,
@@ -41,7 +42,16 @@ from benchmarks.peers.contenders import (
     parse,
 )
 from benchmarks.peers.protocol import CONFIGS, ON_CPUS, ON_GPUS
-from benchmarks.peers.results import COLUMNS, Result, figures, notes, peak_gflops, rows
+from benchmarks.peers.results import (
+    COLUMNS,
+    Result,
+    figures,
+    notes,
+    operations,
+    peak_gflops,
+    rate_text,
+    rows,
+)
 from symgraph.app.console import Console
 from symgraph.command_line import FAILED, Parser, say, status_of
 from symgraph.core.units import bytes_text
@@ -68,6 +78,7 @@ class Benchmark:
         self.console = console
         self.folder = folder
         self.left_out: dict[str, str] = {}
+        self.forward = options is not None and options.forward
         self._logs = 0
         self._begun: dict[tuple[str, str], Process] = {}
 
@@ -85,13 +96,17 @@ class Benchmark:
     def process(
         self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
     ) -> Process:
-        trains = "CONFIG" in contender.arguments
-        if trains and CONFIGS[config].heads and not contender.transformer:
-            raise LeftOut("it is written for the LSTMs only, not for transformers")
+        kind = CONFIGS[config].kind if "CONFIG" in contender.arguments else "lstm"
+        if kind != "lstm" and kind not in contender.others:
+            raise LeftOut(f"it has no {kind} network")
+        modes = ["--bfloat16"] if "bf16" in variants else []
+        modes += ["--forward"] if self.forward and "CONFIG" in contender.arguments else []
+        if modes and not contender.modes:
+            raise LeftOut(f"it has no {modes[0]}")
         if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
             raise LeftOut("this CPU has no AVX-512")
         arguments = [config if a == "CONFIG" else a for a in contender.arguments]
-        command = [self.python(contender.interpreter), "-m", *arguments, *more]
+        command = [self.python(contender.interpreter), "-m", *arguments, *modes, *more]
         shim = self.shim if "mkl" in variants else None
         settings = environment(os.environ, contender, variants, shim)
         return Process(command, settings, self.log())
@@ -124,7 +139,7 @@ class Benchmark:
             return self._begun.pop((config, name))
         contender, variants = self.contender(name)
         more = []
-        if self.is_checked(contender):
+        if self.is_checked(config, name):
             more += ["--gradients", str(self.gradients(config, name))]
         if contender is CONTENDERS["symgraph-2"]:
             more += self.options.plan
@@ -136,10 +151,12 @@ class Benchmark:
             return (PEAK_ON_GPU if self.options.gpu else PEAK_ON_CPUS), ()
         return parse(name)
 
-    def is_checked(self, contender: Contender) -> bool:
+    def is_checked(self, config: str, name: str) -> bool:
         """Tell whether a contender's gradients are compared with PyTorch's."""
-        ours = contender.arguments[0].endswith("symgraph_lstm")
-        return ours and self.options.torch is not None and not self.options.unchecked
+        contender, variants = self.contender(name)
+        wanted = self.options.torch is not None and not (self.options.unchecked or self.forward)
+        exact = "bf16" not in variants and CONFIGS[config].kind != "vgg"
+        return contender.arguments[0] == OURS and wanted and exact
 
     def gradients(self, config: str, name: str) -> Path:
         """Return the file of a contender's gradients."""
@@ -168,13 +185,13 @@ class Benchmark:
         size = CONFIGS[config]
         return {
             **size._asdict(),
-            "tokens": size.tokens,
-            "flops": size.flops,
+            "count": size.count,
+            "flops": operations(config, forward=self.forward),
             "peak_gflops": gflops,
             "peak_blas": list(peak.blas),
             "gradient_errors": gradients,
             "others_busy": busy,
-            "contenders": figures(config, results, gflops),
+            "contenders": figures(config, results, gflops, forward=self.forward),
         }
 
     def start(
@@ -193,14 +210,14 @@ class Benchmark:
             stack.push(own.pop_all())
         result = Result(start_seconds=time.monotonic() - begun, **said)
         self.console.line(f"{config}: {name} is ready after {result.start_seconds:.1f} s")
-        checked = self.is_checked(self.contender(name)[0])
+        checked = self.is_checked(config, name)
         errors = self.check(config, name, self.gradients(config, name)) if checked else {}
         return process, result, errors
 
     def check(self, config: str, name: str, path: Path) -> dict[str, float]:
         """Compare a plan's gradients with PyTorch's; RunError if they differ."""
         command = [self.options.torch, "-m", "benchmarks.peers.torch_gradients", config, str(path)]
-        settings = environment(os.environ, CONTENDERS["torch-lstm"], (), None)
+        settings = environment(os.environ, CONTENDERS["torch"], (), None)
         try:
             with Process(command, settings, self.log()) as torch:
                 errors = torch.ready(START_LIMIT)["errors"]
@@ -246,10 +263,10 @@ class Benchmark:
                 results[name].peak_bytes = said["peak_bytes"]
                 if name != PEAK:
                     middle = sorted(said["seconds"][1:])[counts[name] // 2]
-                    shown.append(f"{name} {CONFIGS[config].tokens / middle:,.0f}")
+                    shown.append(f"{name} {rate_text(CONFIGS[config].count / middle)}")
             self.console.line(
                 f"{config}: round {number + 1} of {self.options.rounds}, others busy "
-                f"{busy[-1]:.0%}, tokens/s: {', '.join(shown)}"
+                f"{busy[-1]:.0%}, {CONFIGS[config].unit}/s: {', '.join(shown)}"
             )
         return busy
 
@@ -316,7 +333,7 @@ def busy_share(seconds: float) -> float:
 
 def parser() -> argparse.ArgumentParser:
     made = Parser(
-        prog="python -m benchmarks.lstm_lm",
+        prog="python -m benchmarks.networks",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="contenders by default: "
@@ -342,12 +359,15 @@ def parser() -> argparse.ArgumentParser:
         "--contenders",
         nargs="+",
         metavar="NAME",
-        help="who takes part; every name may have +malloc, +mkl or +avx512 behind it",
+        help=f"who takes part; may have {', '.join('+' + v for v in VARIANTS)} behind the name",
     )
     made.add_argument(
         "--gpu",
         action="store_true",
         help=f"on gpu(0), with {' '.join(DEFAULT_ON_GPU)}; --torch: one with CUDA",
+    )
+    made.add_argument(
+        "--forward", action="store_true", help="forward only, without gradients and updates"
     )
     made.add_argument(
         "--unchecked", action="store_true", help="leave out the comparison with PyTorch's gradients"
@@ -401,18 +421,18 @@ def run(argv: Sequence[str] | None) -> int:
             found["left_out"] = benchmark.left_out
             if options.json is not None:
                 options.json.write_text(json.dumps(found, indent=1) + "\n")
-    show(found)
+    show(found, forward=options.forward)
     return 0
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(found: Mapping[str, Any], *, forward: bool) -> None:
     console = Console(sys.stdout)
     table = [
         row
         for config, facts in found["configs"].items()
-        for row in rows(config, facts["contenders"], facts["peak_gflops"])
+        for row in rows(config, facts["contenders"], facts["peak_gflops"], forward=forward)
     ]
-    console.table("Language models, training", COLUMNS, table)
+    console.table("Forward only" if forward else "Training", COLUMNS, table)
     for note in notes(found):
         console.line(note)
 
