@@ -10,10 +10,13 @@ from partitioner.costs.cost import Rates
 from partitioner.cutting.cut import cut
 from runtime.backends.cpu.micro import available
 from runtime.planning.costs.overheads import packed_forms, step_overheads
+from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from symgraph import cpu
-from symgraph.core.types import Value
+from symgraph.core.types import TensorType, Value
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
+from symgraph.passes.batching import Feed
 from symgraph.passes.gradients import gradients
 
 ROWS, INNER, UNITS = 5, 40, 30
@@ -66,3 +69,18 @@ def test_weights_of_products_with_few_rows_are_packed():
         pytest.skip("this CPU has not the vectors that packed products are written for")
     assert packed_forms(dense()[0]) == {"w": 1}  # x needs no gradient
     assert packed_forms(dense(rows=1000)[0]) == {}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_replicas_copy_and_add_gradients(own):
+    """Of two ranks each gives half, adds the other's half to its own, and takes all."""
+    x = sym.FullyConnected(sym.Variable("x"), num_hidden=UNITS, no_bias=True, name="fc")
+    feeds = {"x": Feed(TensorType((4, INNER), "float32"))}
+    devices = (cpu(0), cpu(1))
+    given = Options(devices=devices, data_axis=2, update=True, shard_optimizer=own)
+    made = plan(sym.MakeLoss(x), feeds, given, wrt=None)
+    half = WEIGHT / 2
+    summing = 2 * half + 3 * half + 2 * half + (2 * half if own else 2 * WEIGHT)
+    spreading = 2 * half + 2 * WEIGHT if own else 0
+    updating = 3 * (half if own else WEIGHT)
+    assert [*made.overheads().updating.values()] == [updating + summing + spreading] * 2
