@@ -68,7 +68,8 @@ GRADIENT_RATE = (
 )  # with which the change of a step is the gradient, to the last bits of float32
 SEED = 1
 
-AUTO = dict.fromkeys(("strategy", "schedule", "time_segment", "micro_batches"), "auto")
+AUTO = dict.fromkeys(("strategy", "schedule", "time_segment"), "auto")
+PIECES = {"micro_batches": "auto"}  # where time steps alone do not fill a pipeline
 Contexts = tuple[sg.Context, ...]
 
 
@@ -126,7 +127,8 @@ def language_model(
     if even:
         options = replace(options, groups=even_groups(config, options.devices))
     elif len(options.devices) > 1:
-        options = replace(options, groups={"decode": options.devices}, **AUTO)
+        pieces = PIECES if config.heads else {}
+        options = replace(options, groups={"decode": options.devices}, **AUTO, **pieces)
     return Job(
         plan(model.symbol, model.feeds, replace(options, **given), wrt=None if train else ()),
         [
@@ -153,7 +155,7 @@ def translation(
         return DataBatch(data, [label], bucket_key=key, provide_data=inputs, provide_label=labels)
 
     if len(options.devices) > 1:
-        options = replace(options, **AUTO)
+        options = replace(options, **AUTO, **PIECES)
     options = replace(options, slots=2)  # of Adam
     inputs, labels = provide(config.buckets[-1], config.batch)
     default = config.buckets[-1], [*inputs, *labels], replace(options, **given)
