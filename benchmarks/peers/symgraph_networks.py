@@ -63,9 +63,7 @@ from symgraph import Feed, Symbol, TensorType
 from symgraph.core.types import Array
 from symgraph.io import DataBatch
 
-GRADIENT_RATE = (
-    2.0**20
-)  # with which the change of a step is the gradient, to the last bits of float32
+GRADIENT_RATE = 2.0**20  # at which the change of a step is the gradient, to float32's last bits
 SEED = 1
 
 AUTO = dict.fromkeys(("strategy", "schedule", "time_segment"), "auto")
