@@ -78,7 +78,6 @@ class Benchmark:
         self.console = console
         self.folder = folder
         self.left_out: dict[str, str] = {}
-        self.forward = options is not None and options.forward
         self._logs = 0
         self._begun: dict[tuple[str, str], Process] = {}
 
@@ -96,13 +95,15 @@ class Benchmark:
     def process(
         self, config: str, contender: Contender, variants: Sequence[str], more: Sequence[str]
     ) -> Process:
-        kind = CONFIGS[config].kind if "CONFIG" in contender.arguments else "lstm"
-        if kind != "lstm" and kind not in contender.others:
-            raise LeftOut(f"it has no {kind} network")
-        modes = ["--bfloat16"] if "bf16" in variants else []
-        modes += ["--forward"] if self.forward and "CONFIG" in contender.arguments else []
-        if modes and not contender.modes:
-            raise LeftOut(f"it has no {modes[0]}")
+        modes = []
+        if "CONFIG" in contender.arguments:
+            kind = CONFIGS[config].kind
+            if kind not in ("lstm", *contender.others):
+                raise LeftOut(f"it has no {kind} network")
+            wanted = {"--bfloat16": "bf16" in variants, "--forward": self.options.forward}
+            modes = [mode for mode, is_wanted in wanted.items() if is_wanted]
+            if modes and not contender.modes:
+                raise LeftOut(f"it has no {modes[0]}")
         if "avx512" in variants and "avx512f" not in Path("/proc/cpuinfo").read_text():
             raise LeftOut("this CPU has no AVX-512")
         arguments = [config if a == "CONFIG" else a for a in contender.arguments]
@@ -154,7 +155,9 @@ class Benchmark:
     def is_checked(self, config: str, name: str) -> bool:
         """Tell whether a contender's gradients are compared with PyTorch's."""
         contender, variants = self.contender(name)
-        wanted = self.options.torch is not None and not (self.options.unchecked or self.forward)
+        wanted = self.options.torch is not None and not (
+            self.options.unchecked or self.options.forward
+        )
         exact = "bf16" not in variants and CONFIGS[config].kind != "vgg"
         return contender.arguments[0] == OURS and wanted and exact
 
@@ -186,12 +189,12 @@ class Benchmark:
         return {
             **size._asdict(),
             "count": size.count,
-            "flops": operations(config, forward=self.forward),
+            "flops": operations(config, forward=self.options.forward),
             "peak_gflops": gflops,
             "peak_blas": list(peak.blas),
             "gradient_errors": gradients,
             "others_busy": busy,
-            "contenders": figures(config, results, gflops, forward=self.forward),
+            "contenders": figures(config, results, gflops, forward=self.options.forward),
         }
 
     def start(

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -126,7 +127,8 @@ TRANSFORMERS = {
     "transformer": Config(4, 192, 32, 64, heads=4),
     "transformer-512": Config(6, 512, 32, 128, heads=8),
 }
-CONFIGS: dict[str, Config | Translation | Images] = {
+AnyConfig = Config | Translation | Images
+CONFIGS: dict[str, AnyConfig] = {
     "small": Config(2, 200, 20, 20),
     "medium": Config(2, 650, 20, 35),
     "large": Config(2, 1500, 20, 35),
@@ -158,6 +160,7 @@ def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(rng.integers(0, VOCAB, shape), rng.integers(0, VOCAB, shape)) for _ in range(BATCHES)]
 
 
+@cache
 def translations(config: Translation) -> list[list[dict[str, np.ndarray]]]:
     """Return a batch of random sentences for each bucket, of each step; ids are int64 (B, T).
 

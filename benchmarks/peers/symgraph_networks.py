@@ -32,6 +32,7 @@ from benchmarks.peers.protocol import (
     SIDE,
     VGG_RATE,
     VOCAB,
+    AnyConfig,
     Config,
     Images,
     Translation,
@@ -188,7 +189,7 @@ def classifier(config: Images, options: Options, given: Mapping[str, Any], *, tr
 
 
 def make_job(
-    config: Config | Translation | Images,
+    config: AnyConfig,
     contexts: Contexts,
     given: Mapping[str, Any],
     *,

@@ -29,6 +29,7 @@ from benchmarks.peers.protocol import (
     RATE,
     VGG_RATE,
     VOCAB,
+    AnyConfig,
     Config,
     Images,
     Translation,
@@ -39,7 +40,6 @@ from benchmarks.peers.protocol import (
 )
 
 THREADS = 2
-AnyConfig = Config | Translation | Images
 
 
 class FusedModel(nn.Module):

@@ -155,7 +155,7 @@ def _with_best_micro_batches(request: PlanRequest, options: Options) -> Plan:
         counts[count] = _seconds(made)
         if best is None or counts[count] < _seconds(best):
             best = made
-        if len(options.devices) < 2 or [*counts.values()][-2:].count(_seconds(best)) == 0:
+        if len(options.devices) < 2 or _seconds(best) not in [*counts.values()][-2:]:
             break
     if best is None:
         raise min(limits, key=lambda error: error.smallest)

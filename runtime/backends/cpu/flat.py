@@ -18,7 +18,7 @@ from runtime.backends.cpu.formulas import Function, loop, numpy_call
 from runtime.backends.cpu.rows import FLOATS, copies
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array, wide
+from symgraph.core.types import Array
 from symgraph.ops.formulas import FORMULAS, Formula
 from symgraph.ops.leaky_relu import KINDS
 from symgraph.ops.unary import ACTIVATIONS
@@ -34,7 +34,7 @@ def floating(*values: Array) -> bool:
 
 def by_numpy(function: Callable[..., Array], *args: Any, out: Array) -> BoundCall | None:
     """Bind a numpy function; None for floats of 16 bits, which are to come as float32."""
-    if wide(out.dtype) != out.dtype:
+    if low.is_low(out):
         return None
 
     def run() -> None:

@@ -421,8 +421,8 @@ def multiply(
     pairs = (inner + 1) // 2
     panels, height = (units + WIDTH - 1) // WIDTH, chunk_rows(rows, inner)
     gap, start, size = ROWS * (8 if wide else 4), first_line(packed), out.itemsize
-    more_blocks = int(pairs > DEPTH)  # else none exist: even a load of nothing takes long there
-    blocks = room + more_blocks * (height // ROWS) * (ROWS * 8 * DEPTH + VECTOR)
+    keeps = int(pairs > DEPTH)  # else blocks have no memory: a masked load from there is slow
+    blocks = room + keeps * (height // ROWS) * (ROWS * 8 * DEPTH + VECTOR)
     for first in range(0, rows, height):
         end = min(rows, first + height)
         tiles = (end - first + ROWS - 1) // ROWS
@@ -445,7 +445,7 @@ def multiply(
                     )
                     y = out.ctypes.data + (row * units + column) * size if last else 0
                     more = (done, extra, y, size * units)
-                    block = blocks + more_blocks * (t * panels + panel) * ROWS * PANEL
+                    block = blocks + keeps * (t * panels + panel) * ROWS * PANEL
                     if wide:
                         multiply_wide_tile(tile_rows, ends, block, more, size == 4)
                     else:

@@ -110,7 +110,7 @@ def _summing(
     found: defaultdict[int, float] = defaultdict(float)
     for bucket in buckets(partition):
         held = [pair for c in bucket.copies for pair in zip(c.ranks, c.names, strict=True)]
-        for rank, name in dict(reversed(held)).items():
+        for rank, name in dict(held).items():  # any stage of the rank will do
             given, got, sums, all_ = bucket.buffer_sizes(rank)
             passes = 2 * given + 3 * got + 2 * sums + 2 * (all_ if spreads_sums else sums)
             found[stage_of[name]] += passes + (2 * sums + 2 * all_ if spreads_weights else 0)

@@ -73,7 +73,7 @@ def test_weights_of_products_with_few_rows_are_packed():
 
 @pytest.mark.parametrize("own", [False, True])
 def test_replicas_copy_and_add_gradients(own):
-    """Of two ranks each gives half, adds the other's half to its own, and takes all."""
+    """Each of two ranks sends half of its gradient, adds the half it gets, and copies all sums."""
     x = sym.FullyConnected(sym.Variable("x"), num_hidden=UNITS, no_bias=True, name="fc")
     feeds = {"x": Feed(TensorType((4, INNER), "float32"))}
     devices = (cpu(0), cpu(1))
