@@ -18,6 +18,7 @@ from partitioner.base.aliasing import is_join, is_view
 from partitioner.base.types import AGAIN, Body, BodyKey, Partition
 from partitioner.memory.memory_layout import MemoryLayout
 from runtime.backends import cuda
+from runtime.backends.calls import Call, make
 from runtime.backends.cpu import CASTING, KERNELS
 from runtime.backends.cpu.chains import Chain
 from runtime.backends.cpu.flat import BY_ELEMENT
@@ -27,47 +28,13 @@ from runtime.backends.cpu.pairs import pairs_shape
 from runtime.backends.cuda.joins import NO_JOINS, joins
 from runtime.backends.device.arrays import HOST, Device, address, overlap
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Maker, noop
+from runtime.backends.native import joined
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import computation, find
 from symgraph.core.types import BFLOAT16, Array, TensorType, Value
 from symgraph.passes.precision import is_parameter_cast
 
 Key = tuple[int, Value]
-
-
-class NodeFailed(Exception):
-    """A node's computation raised; carries the node's name for the rank's error."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(node)
-        self.node = node
-
-
-class Call(NamedTuple):
-    """A node's call: function(*args) fills its outputs."""
-
-    #: The node.
-    name: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    #: Whether it does the same with the same memory in every training run, and in every other.
-    fixed: bool = True
-    #: The arrays that it reads and writes, which it keeps: its arguments may be addresses only.
-    arrays: tuple[tuple[Array, ...], tuple[Array, ...]] = ((), ())
-    #: Whether a CUDA graph may run it beside later calls, since it has scratch of its own.
-    beside: bool = False
-
-
-def make(steps: Sequence[Call]) -> None:
-    """Make all calls; NodeFailed, raised from the node's own error, names one that fails."""
-    name = ""
-    try:
-        for name, function, args, *_ in steps:  # noqa: B007
-            function(*args)
-    except NodeFailed:
-        raise
-    except Exception as error:
-        raise NodeFailed(name) from error
 
 
 class BoundBody(NamedTuple):
@@ -261,10 +228,13 @@ class Binder:
         return BoundBody(
             body.key,
             tuple(fed),
-            chained(steps) if self.watch is None else tuple(steps),
+            self._joined(steps) if self.watch is None else tuple(steps),
             tuple([(v, found[v.node][v.index]) for v in body.results]),
             tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
         )
+
+    def _joined(self, steps: Sequence[Call]) -> tuple[Call, ...]:
+        return joined(chained(steps)) if self.device.is_host else chained(steps)
 
     def _steps(
         self,

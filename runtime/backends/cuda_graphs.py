@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from partitioner.base.types import FORWARD
-from runtime.backends.bodies import BoundBody, Call, make
+from runtime.backends.bodies import BoundBody
+from runtime.backends.calls import Call, make
 from runtime.backends.cuda.blas import blas_of
 from runtime.backends.device.arrays import Device, address
 from runtime.backends.device.table import CallContext

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from partitioner.base.types import FORWARD, BodyKey, CommEdge
 from runtime.backends.bodies import Binder, BoundBody, LowParameters
-from runtime.backends.bodies import Call as BodyCall
+from runtime.backends.calls import Call as BodyCall
 from runtime.backends.cuda_graphs import replayed
 from runtime.backends.device import settings
 from runtime.backends.device.arrays import Device

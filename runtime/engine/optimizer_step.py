@@ -13,7 +13,7 @@ import numpy as np
 
 from partitioner.base.collectives import Group
 from partitioner.cutting.replicas import collective_groups, own_pieces
-from runtime.backends.bodies import NodeFailed
+from runtime.backends.calls import NodeFailed
 from runtime.backends.device.table import Step
 from runtime.backends.updates import Update, prepare, squared_norms, step_of
 from runtime.engine.divergence import IGNORE, SKIP

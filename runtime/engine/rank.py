@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from partitioner.base.collectives import Group
 from partitioner.base.types import BodyKey, CommEdge
-from runtime.backends.bodies import BoundBody, Call, Packs, make, next_states
+from runtime.backends.bodies import BoundBody, Packs, next_states
+from runtime.backends.calls import Call, make
 from runtime.backends.copies import copy_all
 from runtime.backends.device.arrays import HOST, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers

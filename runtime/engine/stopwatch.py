@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.base.types import BodyKey
-from runtime.backends.bodies import BoundBody, Call
+from runtime.backends.bodies import BoundBody
+from runtime.backends.calls import Call
 from runtime.backends.device.clocks import HostStamps, Stamps
+from runtime.backends.native import NativeCalls, apart
 
 
 class Watched(NamedTuple):
@@ -59,7 +61,7 @@ class Stopwatch:
         self, body: BoundBody, mb: int, adding: Sequence[Call]
     ) -> tuple[BoundBody, list[Call]]:
         """Put stamps between the calls of a run; called for the runs in the program's order."""
-        names = tuple([s.name for s in body.steps]), tuple([s.name for s in adding])
+        names = tuple([s.name for s in apart(body.steps)]), tuple([s.name for s in adding])
         self.runs.append(Watched(body.key, mb, *names))
         return body._replace(steps=tuple(self._timed(body.steps))), self._timed(adding)
 
@@ -67,11 +69,17 @@ class Stopwatch:
         """Put a stamp before each call and one after the last."""
         timed = []
         for step in steps:
-            timed += [Call(step.name, self._stamp, ()), step]
+            if isinstance(step.function, NativeCalls):
+                timed.append(Call(step.name, self._time, (step.function,)))
+            else:
+                timed += [Call(step.name, self._stamp, ()), step]
         return [*timed, Call(steps[-1].name, self._stamp, ())] if steps else []
 
     def _stamp(self) -> None:
         self._stamps.append(self._device.stamp())
+
+    def _time(self, calls: NativeCalls) -> None:
+        self._stamps += calls.timed()
 
     def laps(self) -> Laps:
         """Return the times of the step since the last call; called once after every step."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runtime.backends.bodies import NodeFailed
+from runtime.backends.calls import NodeFailed
 from runtime.backends.device.arrays import HOST
 from runtime.backends.scratch import scratch_held, set_aside
 from runtime.engine.bound_program import BoundProgram, bind_programs

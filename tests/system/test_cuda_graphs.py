@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.backends import bodies, cuda_graphs
-from runtime.backends.bodies import Call
+from runtime.backends.calls import Call
 from runtime.backends.cuda import KERNELS
 from runtime.backends.cuda.base import in_turn
 from runtime.backends.cuda.joins import NO_JOINS

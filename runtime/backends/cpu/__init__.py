@@ -20,6 +20,7 @@ from runtime.backends.cpu import (  # noqa: F401  (they fill the table)
     normalize,
     pool,
     rows,
+    sequence,
     softmax,
 )
 from runtime.backends.cpu.table import CASTING, KERNELS

@@ -99,7 +99,7 @@ def scalar_function(formula: Formula, number: Callable[[float], Any]) -> Functio
 def loop(formula: Formula) -> Function:
     """Return the compiled loop of a formula over flat arrays: its arrays, the output, its numbers.
 
-    The output may be the first array: the loop stands twice, since of a loop over an array and
+    The output may be one of the arrays: there is a loop for each, since of a loop over an array and
     itself the compiler's vector form is not used.
     """
     of = scalar_function(formula, float)
@@ -118,12 +118,15 @@ def loop(formula: Formula) -> Function:
                 out[j] = of(out[j], *numbers)
 
     def of_two(x: Array, y: Array, out: Array, *numbers: Any) -> None:
-        if x.ctypes.data != out.ctypes.data:
-            for j in range(len(out)):
-                out[j] = of(x[j], y[j], *numbers)
-        else:
+        if x.ctypes.data == out.ctypes.data:
             for j in range(len(out)):
                 out[j] = of(out[j], y[j], *numbers)
+        elif y.ctypes.data == out.ctypes.data:
+            for j in range(len(out)):
+                out[j] = of(x[j], out[j], *numbers)
+        else:
+            for j in range(len(out)):
+                out[j] = of(x[j], y[j], *numbers)
 
     function = of_one if len(formula.arrays) == 1 else of_two
     # Loops with one name would share a file of numba's cache, which ranks may write at a time.

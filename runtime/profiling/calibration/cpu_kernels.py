@@ -21,17 +21,30 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from partitioner.base.types import FORWARD, BodyKey
-from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, parameters, signature
-from runtime.backends.bodies import BoundBody, Call, NodeFailed, read_as_arrays
+from partitioner.costs.cost import (
+    STEADY,
+    Caches,
+    CostTable,
+    Measured,
+    Rates,
+    Speed,
+    Variation,
+    parameters,
+    signature,
+)
+from runtime.backends.bodies import BoundBody, read_as_arrays
+from runtime.backends.calls import Call, NodeFailed
 from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
 from runtime.backends.device.table import noop
+from runtime.backends.native import NativeCalls, apart, joined, no_kernel
+from runtime.engine.stopwatch import Stopwatch
 from runtime.profiling.calibration.bench import describe_machine, timed
 from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
 from runtime.profiling.calibration.rates import measure_rates, measure_speed
@@ -46,6 +59,7 @@ CALLS_SECONDS = 4e-3  # the most time for them, except that two calls are always
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
 LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
+SHORT = 5e-3  # seconds of a pass that is too short to tell how much the machine varies
 IDLE_CALLS = 200
 IDLE = "idle"  # the signature of calls that do nothing
 MAX_THREADS = 8  # more threads need much memory for the same result
@@ -64,6 +78,8 @@ class Samples:
     """Seconds of calls with their parameters in the core's own cache, and in the shared one."""
     far: _Times = field(default_factory=lambda: defaultdict(list))
     """Seconds of calls with their parameters in memory."""
+    native: set[str] = field(default_factory=set)
+    """Signatures of native calls."""
 
 
 def cores() -> int:
@@ -80,9 +96,9 @@ def measure(
 ) -> CostTable:
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
-    The measurement ends when costs are known well or the time is up, but not before the third pass.
-    The logger hears of each pass.
-    Kernels that fail on synthetic inputs are listed in the table's `failed`, and estimated.
+    It ends when costs are known well or the time is up, but not before the third pass, and tells
+    the logger of each. Kernels that fail on synthetic inputs are listed in the table's `failed`,
+    and estimated.
 
     Args:
         graphs: the graphs.
@@ -95,33 +111,52 @@ def measure(
     uses = Counter(dict.fromkeys(known, CALLS))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
-    samples, idling = Samples(), Samples()
-    idle, loops = _Excerpt.idle(), list[float]()
+    samples, idle, native = Samples(), _Idle(noop), _Idle(no_kernel)
+    took: list[float] = []  # seconds of each pass
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
         passes = prepare.passes(graphs, caches)
         rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
         ready = time.perf_counter()
         while True:
-            LOG.debug("timing kernels", extra={"done": min(len(loops), PASSES), "of": PASSES})
-            for part in (_Pass.run, _Pass.run_near, _Pass.run_far):
-                list(pool.map(part, passes, [samples] * workers))  # all begin together
-            idle.run(idling)
-            loops.append(idle.run_at_once())
+            LOG.debug("timing kernels", extra={"done": min(len(took), PASSES), "of": PASSES})
+            begin = time.perf_counter()
+            list(pool.map(_Pass.run, passes, [samples] * workers))  # all begin together
+            took.append(time.perf_counter() - begin)
+            for part in (_Pass.run_near, _Pass.run_far):
+                list(pool.map(part, passes, [samples] * workers))
+            idle.run()
+            native.run()
             now = time.perf_counter()
-            one_more = (now - ready) / len(loops)
-            if now + one_more > begun + seconds and len(loops) >= LEAST:
+            if now + (now - ready) / len(took) > begun + seconds and len(took) >= LEAST:
                 break
-            if len(loops) >= PASSES and _uncertainty(samples, uses) < STABLE:
+            if len(took) >= PASSES and _uncertainty(samples, uses) < STABLE:
                 break
-    alone = float(np.median(idling.every[IDLE]))
-    measured = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
-    measured |= {text: _measured(samples, text, alone) for text in samples.every}
-    dispatch, machine = float(np.median(loops)), describe_machine()
-    return CostTable(speed, dispatch, Rates.mean(rates), caches, measured, failed, machine)
+    measured = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1)) | _figures(
+        samples, idle, native
+    )
+    rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
+    return CostTable(speed, idle.dispatch, rate, caches, measured, failed, machine, variation)
 
 
 # -- figures -------------------------------------------------------------------------------------
+
+
+def _variation(took: Sequence[float]) -> Variation:
+    """Return how much the seconds of passes varied."""
+    low, median, high = map(float, np.percentile(took, (25, 50, 75)))
+    return Variation(low / median, high / median) if median > SHORT else STEADY
+
+
+def _figures(samples: Samples, idle: _Idle, native: _Idle) -> dict[str, Measured]:
+    """Return the figures of each signature.
+
+    Args:
+        samples: their seconds.
+        idle, native: calls that do nothing, from Python and native.
+    """
+    alone = idle.alone, native.alone - native.dispatch + idle.dispatch
+    return {text: _measured(samples, text, alone[text in samples.native]) for text in samples.every}
 
 
 def _measured(samples: Samples, text: str, alone: float) -> Measured:
@@ -155,16 +190,16 @@ def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
 
 
 class _Excerpt:
-    """A body that is run call by call."""
+    """A body whose calls are timed."""
 
     def __init__(
         self,
         body: BoundBody,
         signatures: Mapping[str, str],
-        names: Collection[str] = (),
-        readers: Collection[str] = (),
+        names: Collection[str],
+        readers: Collection[str],
     ) -> None:
-        """Split a body into calls.
+        """Put stamps between the calls of a body.
 
         Args:
             body: the body.
@@ -172,42 +207,60 @@ class _Excerpt:
             names: its nodes.
             readers: the nodes that read parameters.
         """
-        self.body = body
-        self.signatures = [signatures[step.name] for step in body.steps]
-        made = {step.name for step in body.steps}
+        calls = [*apart(body.steps)]
+        self.native = {
+            signatures[call.name]
+            for step in body.steps
+            if isinstance(step.function, NativeCalls)
+            for call in step.function.calls
+        }
+        self.signatures = [signatures[call.name] for call in calls]
+        made = {call.name for call in calls}
         #: Signatures of nodes that are made in the calls of others.
         self.merged = [signatures[name] for name in names if name not in made]
-        self.calls = [body._replace(steps=(step,)) for step in body.steps]
         self.readers = {
-            signatures[step.name]: call
-            for step, call in zip(body.steps, self.calls, strict=True)
-            if step.name in readers
+            signatures[call.name]: body._replace(steps=joined([call]))
+            for call in calls
+            if call.name in readers
         }
-
-    @classmethod
-    def idle(cls) -> _Excerpt:
-        """Return calls that do nothing, which tell the cost of the loop itself."""
-        steps = (Call(IDLE, noop, ()),) * IDLE_CALLS
-        return cls(BoundBody(BodyKey(0, FORWARD), (), steps, (), ()), {IDLE: IDLE})
+        self._stopwatch = Stopwatch()
+        self._timed, _ = self._stopwatch.watch(body, 0, [])
 
     def run(self, samples: Samples) -> None:
         """Run all calls in their order once; raises NodeFailed."""
-        clock, times = time.perf_counter, []
         with np.errstate(all="ignore"):
-            for call in self.calls:
-                start = clock()
-                call.run()
-                times.append(clock() - start)
-        for text, seconds in zip(self.signatures, times, strict=True):
-            samples.every[text].append(seconds)
+            self._timed.run()
+        laps = self._stopwatch.laps()
+        for text, ticks in zip(self.signatures, (laps.end - laps.start).tolist(), strict=True):
+            samples.every[text].append(1e-9 * ticks)
         for text in self.merged:
             samples.every[text].append(0.0)
+        samples.native |= self.native
 
-    def run_at_once(self) -> float:
-        """Return the seconds per call with all calls in one run."""
-        start = time.perf_counter()
-        self.body.run()
-        return (time.perf_counter() - start) / len(self.calls)
+
+class _Idle:
+    """Calls that do nothing, which tell the cost of the loop itself."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        steps = joined([Call(IDLE, function, ())] * IDLE_CALLS)
+        self.body = BoundBody(BodyKey(0, FORWARD), (), steps, (), ())
+        self._excerpt, self._samples = _Excerpt(self.body, {IDLE: IDLE}, (), ()), Samples()
+        self.loops: list[float] = []
+
+    def run(self) -> None:
+        """Run all calls, one by one and at once."""
+        self._excerpt.run(self._samples)
+        self.loops.append(timed(self.body.run) / IDLE_CALLS)
+
+    @property
+    def alone(self) -> float:
+        """The seconds of a call that is timed."""
+        return float(np.median(self._samples.every[IDLE]))
+
+    @property
+    def dispatch(self) -> float:
+        """The seconds of a call."""
+        return float(np.median(self.loops))
 
 
 class _Pass:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from partitioner.costs.cost import Caches, CostTable, Measured, is_free, signature
-from runtime.backends.bodies import NodeFailed
+from runtime.backends.calls import NodeFailed
 from runtime.backends.device.arrays import device
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.bench import describe_card, repeated

@@ -94,7 +94,8 @@ def _measured(
     if not isinstance(old, CostTable):
         return new
     measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
-    return replace(old, measured=measured, failed=failed)
+    variation = old.variation.union(new.variation)
+    return replace(old, measured=measured, failed=failed, variation=variation)
 
 
 class CostCache:

@@ -22,7 +22,7 @@ from runtime.profiling.calibration.bench import Bench, Sizes, Work, bench_of, ti
 from runtime.profiling.calibration.excerpts import bound
 from runtime.transports import ThreadCluster
 from symgraph import Feed, sym
-from symgraph.core.context import Context
+from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE
 from symgraph.core.types import Array, TensorType, Value
@@ -36,6 +36,7 @@ CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
 STEPS = 30
+HOST_CONTEXT = cpu(0)
 
 
 def measure_speed(here: Device = HOST) -> Speed:
@@ -78,7 +79,7 @@ def addition(here: Device, nbytes: int) -> Work:
 
 
 def measure_rates() -> Rates:
-    """Measure how fast the CPU adds large arrays, and packs a large weight in both forms."""
+    """Measure how fast the CPU adds large arrays and packs a weight, and begins and ends a step."""
     total, term = (np.ones(UNCACHED // 4, np.float32) for _ in range(2))
     adding = median(timed(lambda: np.add(total, term, out=total)) for _ in range(15))
     side, nbytes = Bench.alone_sizes
@@ -90,7 +91,7 @@ def measure_rates() -> Rates:
         pack(weight, transposed, True)
 
     packing = median(timed(pack_both) for _ in range(7))
-    return Rates(3 * UNCACHED / adding, 4 * nbytes / packing)
+    return Rates(3 * UNCACHED / adding, 4 * nbytes / packing, host_seconds(HOST_CONTEXT))
 
 
 def rates_of_card(speed: Speed, context: Context) -> Rates:
@@ -99,7 +100,7 @@ def rates_of_card(speed: Speed, context: Context) -> Rates:
 
 
 def host_seconds(context: Context) -> float:
-    """Return the seconds in which a GPU waits for the host in a training step.
+    """Return the seconds of the host to begin and end a training step on a device.
 
     That is about a whole step of a network that is nearly no work.
     """

@@ -17,6 +17,8 @@ from partitioner.base.types import Body
 from partitioner.costs.cost import signature
 from partitioner.cutting.cut import cut
 from runtime.backends.cpu.gemm import available
+from runtime.backends.device.clocks import HostStamps
+from runtime.backends.native import NativeCalls
 from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
 from symgraph import cpu, rnn
 from symgraph.core.graph import Graph, Node
@@ -78,6 +80,13 @@ def test_a_known_time_is_found(register_work, monkeypatch):
         return clock.now
 
     monkeypatch.setattr(time, "perf_counter", lambda: move(1e-7))
+    monkeypatch.setattr(HostStamps, "stamp", lambda self: round(1e9 * move(1e-7)))
+
+    def timed(calls: NativeCalls) -> list[int]:
+        calls()
+        return [round(1e9 * move(1e-7)) for _ in calls.calls]
+
+    monkeypatch.setattr(NativeCalls, "timed", timed)
     register_work(lambda: move(0.002))
     graph = chain([0.0, 0.0, 1.0])
     costs = measure([graph], seconds=3)

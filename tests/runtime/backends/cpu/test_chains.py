@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.backends.bodies import Call, chained
+from runtime.backends.bodies import chained
+from runtime.backends.calls import Call
 from runtime.backends.cpu.chains import BLOCK, in_blocks
 from runtime.backends.cpu.flat import LOOPS
 

@@ -1,0 +1,266 @@
+"""Native calls: neighbouring calls of compiled kernels as one call, which never takes the GIL.
+
+Python passes arrays to a compiled kernel by unpacking them, which takes a microsecond or two and
+the GIL: as long as many a kernel of a small network, and the threads of other ranks wait for it.
+But the arrays of a bound body never change. So they are unpacked once, to the words that the
+kernel's machine code takes, and a compiled loop makes all calls of a table:
+
+    entry  kernel  words -> 0 0 size item-size address shape ... strides ... (an array), 1, 0.5, ...
+    entry  kernel  words -> ...
+
+The entry is a few instructions that read words as the arguments of a signature and call a kernel
+that has it. Where a kernel fails, Python calls it again, for the error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import typeof, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+
+from runtime.backends.calls import Call, make
+from runtime.backends.device.arrays import address
+from runtime.backends.device.compile import I32, I64, intrinsic, jit
+
+Ints = npt.NDArray[np.int64]
+ENTRY = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * 2)  # kernel, words -> status
+UNTIMED = np.empty(0, np.int64)
+KEPT: list[Any] = []  # the code of all entries
+CODES: dict[Any, _Code | None] = {}
+TYPE_OF: Callable[[Any], Any] = typeof
+TUPLE: Any = types.BaseTuple
+
+
+# -- the loop ------------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def enter(typing: Any, entry: Any, kernel: Any, words: Any) -> Any:
+    """Call a kernel by an entry; return whether it failed."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = builder.inttoptr(args[0], ENTRY.as_pointer())
+        status = builder.call(function, args[1:])
+        done = [builder.icmp_signed("==", status, I32(code)) for code in (0, -2)]  # "ok", "none"
+        return builder.not_(builder.or_(*done))
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def nanoseconds(typing: Any, clock: Any) -> Any:
+    """Return the time of a clock of C's `clock_gettime`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), word.as_pointer()])
+        function = builder.module.globals.get("clock_gettime")
+        time = builder.alloca(word, 2)  # seconds, nanoseconds
+        builder.call(
+            function or ir.Function(builder.module, kind, "clock_gettime"), [args[0], time]
+        )
+        seconds, rest = (builder.load(builder.gep(time, [I32(at)])) for at in (0, 1))
+        return builder.add(builder.mul(seconds, I64(10**9)), rest)
+
+    return types.int64(types.int32), generate
+
+
+@jit
+def run_table(table: Ints, begins: Ints, clock: int) -> int:
+    """Make the calls of a table (N, 3); return how many of them come before one that fails.
+
+    Args:
+        table: See above.
+        begins: (N,) for the time at which each begins, in ns; or empty.
+        clock: The clock for these times.
+    """
+    for at in range(len(table)):
+        if len(begins):
+            begins[at] = nanoseconds(np.int32(clock))
+        if enter(table[at, 0], table[at, 1], table[at, 2]):
+            return at
+    return len(table)
+
+
+@jit
+def no_kernel() -> None:
+    """Stand for a kernel that does nothing."""
+
+
+class NativeCalls:
+    """Calls by their table, as one call."""
+
+    def __init__(self, calls: Sequence[Call], codes: Sequence[_Code]) -> None:
+        """calls: they keep all arrays. codes: of each."""
+        self.calls = tuple(calls)
+        self._words = [
+            np.array(code.words(_taken(call)), np.int64)
+            for call, code in zip(calls, codes, strict=True)
+        ]
+        rows = [
+            (code.entry, code.kernel, address(words))
+            for code, words in zip(codes, self._words, strict=True)
+        ]
+        self._table = np.array(rows, np.int64)
+        self._begins = np.empty(len(rows), np.int64)
+
+    def __call__(self) -> None:
+        self._run(UNTIMED)
+
+    def timed(self) -> list[int]:
+        """Make the calls; return when each began, in ns of `time.perf_counter_ns`."""
+        self._run(self._begins)
+        begins: list[int] = self._begins.tolist()
+        return begins
+
+    def _run(self, begins: Ints) -> None:
+        done = run_table(self._table, begins, time.CLOCK_MONOTONIC)
+        if done < len(self.calls):
+            make(self.calls[done:])
+
+
+def joined(steps: Sequence[Call]) -> tuple[Call, ...]:
+    """Join neighbouring calls of compiled kernels into one each."""
+    found: list[Call] = []
+    codes: list[_Code] = []
+    calls: list[Call] = []
+
+    def end() -> None:
+        if calls:
+            found.append(Call(calls[0].name, NativeCalls(calls, codes), ()))
+            calls.clear()
+            codes.clear()
+
+    for step in steps:
+        code = _code_of(step)
+        if code is None:
+            end()
+            found.append(step)
+        else:
+            calls.append(step)
+            codes.append(code)
+    end()
+    return tuple(found)
+
+
+def apart(steps: Sequence[Call]) -> Iterator[Call]:
+    """Yield the calls that `joined` has joined."""
+    for step in steps:
+        yield from step.function.calls if isinstance(step.function, NativeCalls) else (step,)
+
+
+# -- code ----------------------------------------------------------------------------------------
+
+
+class _Code(NamedTuple):
+    """The machine code of a kernel for arguments of some types."""
+
+    entry: int
+    kernel: int
+    kinds: tuple[Any, ...]
+
+    def words(self, args: Sequence[Any]) -> list[int]:
+        """Return the words of these arguments."""
+        return [
+            word for kind, arg in zip(self.kinds, args, strict=True) for word in _words(kind, arg)
+        ]
+
+
+def _code_of(step: Call) -> _Code | None:
+    """Return the code of a call's kernel; None: it is not compiled, or takes other arguments."""
+    if not isinstance(step.function, Dispatcher):
+        return None
+    args = _taken(step)
+    key = step.function, tuple(map(_key, args))
+    if key not in CODES:
+        CODES[key] = _code(step.function, tuple(map(TYPE_OF, args)))
+    return CODES[key]
+
+
+def _taken(step: Call) -> tuple[Any, ...]:
+    """Return a call's arguments as its kernel takes them: those of `*args` are a tuple."""
+    first = _begin_of_rest(step.function)
+    return step.args if first is None else (*step.args[:first], step.args[first:])
+
+
+@cache
+def _begin_of_rest(kernel: Any) -> int | None:
+    code = kernel.py_func.__code__
+    return code.co_argcount if code.co_flags & inspect.CO_VARARGS else None
+
+
+def _key(value: Any) -> Any:
+    """Return what the type of a value depends on, sooner than numba makes the type."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.flags.num
+    return tuple(map(_key, value)) if isinstance(value, tuple) else type(value)
+
+
+def _code(kernel: Any, kinds: tuple[Any, ...]) -> _Code | None:
+    if not all(map(_has_words, kinds)):
+        return None
+    if kinds not in kernel.overloads:
+        kernel.compile(kinds)
+    code = kernel.overloads[kinds]
+    convention = cpu_target.target_context.call_conv
+    kind = convention.get_function_type(code.fndesc.restype, code.fndesc.argtypes)
+    at = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
+    return _Code(_entry(kind), at, kinds)
+
+
+def _has_words(kind: Any) -> bool:
+    if isinstance(kind, TUPLE):
+        return all(_has_words(part) for part in kind)
+    return isinstance(kind, types.Array | types.Boolean | types.Integer | types.Float)
+
+
+def _words(kind: Any, value: Any) -> Iterator[int]:
+    """Yield the words that a value is in numba's calling convention."""
+    if isinstance(kind, types.Array):
+        yield from (0, 0, value.size, value.itemsize, address(value))  # nobody counts references
+        yield from value.shape
+        yield from value.strides
+    elif isinstance(kind, TUPLE):
+        for at, part in enumerate(value):
+            yield from _words(kind[at], part)
+    elif isinstance(kind, types.Float):
+        bits = np.array(value, str(kind))
+        yield int(bits.view(f"i{bits.itemsize}"))
+    else:
+        yield int(value)
+
+
+@cache
+def _entry(kind: Any) -> int:
+    """Return the address of the entry for kernels of a type of LLVM."""
+    with global_compiler_lock:
+        return _compiled_entry(kind, f"symgraph_entry_{len(KEPT)}")
+
+
+def _compiled_entry(kind: Any, name: str) -> int:
+    library = cpu_target.target_context.codegen().create_library(name)
+    module = library.create_ir_module(name)
+    function = ir.Function(module, ENTRY, name)
+    builder = ir.IRBuilder(function.append_basic_block())
+    result, error, *kinds = kind.args
+    words = builder.inttoptr(function.args[1], ir.IntType(64).as_pointer())
+    args = [builder.alloca(pointer.pointee) for pointer in (result, error)]
+    for at, wanted in enumerate(kinds):
+        word = builder.bitcast(builder.gep(words, [I64(at)]), wanted.as_pointer())
+        args.append(builder.load(word))
+    builder.ret(builder.call(builder.inttoptr(function.args[0], kind.as_pointer()), args))
+    library.add_ir_module(module)
+    library.finalize()
+    KEPT.append(library)
+    found: int = library.get_pointer_to_function(name)
+    return found
