@@ -1,18 +1,22 @@
 """Prediction: simulated step times compared with measured ones.
 
-    python -m benchmarks.prediction [--steps 9] [--out docs/prediction]
+    python -m benchmarks.prediction [--steps 9] [--plans 20] [--out docs/prediction]
+    mpiexec -n 2 python -m benchmarks.prediction --series networks
 
-There are two series on threads: layers that sleep, whose costs are known, and an LSTM language
-model. The model's bodies are timed under one schedule (gpipe, or zb-h1 if the backward phase is
-split) to predict the others. Prints a table, the mean error and the rank correlation of each
-series, and writes a scatter plot.
+There are two series: layers that sleep, whose costs are known, in threads; and plans of five
+networks, drawn at random, which are predicted by the networks' kernels and measured in turns, as by
+`symgraph compare`, in threads or over MPI. Prints each point, and of each network the mean and the
+largest error, the rank correlation, and how many measurements lie in the predicted interval; draws
+a scatter plot.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -24,11 +28,15 @@ from scipy.stats import spearmanr
 from threadpoolctl import threadpool_limits
 
 import benchmarks.sleeping as sleeping
-from examples.lstm_lm import build
+import symgraph as sg
 from partitioner.base.types import BodyKey
 from runtime import Costs, Options, Plan, Session, ThreadCluster, initialize, plan, simulate
 from runtime.profiling.calibration.pricing import measure_link
-from symgraph import Context, Feed, Symbol, TensorType, cpu
+from runtime.profiling.subjects import load
+from runtime.transports import launched_by_mpi
+from symgraph import Feed, Symbol, TensorType, cpu
+from symgraph.app.config import Config
+from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
 from symgraph.init import Uniform
 
@@ -50,6 +58,8 @@ class Found(NamedTuple):
     label: str
     predicted: float
     measured: float
+    interval: tuple[float, float] | None = None
+    """The least and the most seconds that are predicted."""
 
     @property
     def error(self) -> float:
@@ -144,66 +154,121 @@ def sleeping_series(steps: int) -> list[Found]:
     return found
 
 
-# -- an LSTM language model ----------------------------------------------------------------------
-
-VOCAB, STEPS, BATCH, HIDDEN, LAYERS = 4000, 16, 64, 384, 4
+# -- networks ------------------------------------------------------------------------------------
 
 
-def lstm_points() -> Iterator[list[Point]]:
-    """Return points with common bodies, which are timed with the first point."""
-    model = build(BATCH, STEPS, VOCAB, LAYERS, HIDDEN, HIDDEN)
-    rng = np.random.default_rng(0)
-    feeds = {
-        name: rng.integers(0, VOCAB, feed.type.shape).astype(feed.type.dtype)
-        if name in ("data", "label")
-        else np.zeros(feed.type.shape, feed.type.dtype)
-        for name, feed in model.feeds.items()
-    }
-    names = ["embed", *(f"layer{i}" for i in range(LAYERS)), "decode"]
-    places = {
-        "2|2+dec": (0, 0, 0, 1, 1, 1),
-        "3|1+dec": (0, 0, 0, 0, 1, 1),
-        "4|dec": (0, 0, 0, 0, 0, 1),
-        "1|3+dec": (0, 0, 1, 1, 1, 1),
-    }
-    for place, ranks in places.items():
-        groups: dict[str, Context] = {n: cpu(r) for n, r in zip(names, ranks, strict=True)}
-        for count in (1, 4):
-            for steps in (None, 4):
-                for schedules in (("gpipe", "1f1b", "wavefront"), ("zb-h1", "zb-h2")):
-                    yield [
-                        Point(
-                            f"{place} {s} m={count} k={steps or STEPS}",
-                            model.symbol,
-                            model.feeds,
-                            feeds,
-                            Options(groups, cpu(0), (), s, count, time_segment=steps),
-                        )
-                        for s in schedules
-                    ]
+class Space(NamedTuple):
+    """The plans of a network among which some are drawn."""
+
+    config: str
+    """The config of the examples."""
+    groups: tuple[str, ...]
+    """The groups in their order, which are cut into two neighbouring parts."""
+    changes: tuple[str, ...] = ()
+    """What is different from the config."""
+    sharded: str = ""
+    """A group that may also be on both devices."""
+    micro_batches: tuple[int, ...] = (1, 2, 4, 8)
+    segments: tuple[int, ...] = ()
+    """Lengths of time segments."""
 
 
-def lstm_series(steps: int) -> list[Found]:
+LAYERS = tuple([f"layer{i}" for i in range(8)])
+TEXT = "data={{kind: stdlib_text, batch_size: {}, sequence_length: {}, vocab: 10000}}"
+SPACES = {
+    "lstm": Space(
+        "examples/lstm_lm.yaml",
+        ("embed", *LAYERS[:4], "decode"),
+        (),
+        "decode",
+        segments=(4, 5, 10),
+    ),
+    "deep lstm": Space(
+        "examples/lstm_ptb/hand.yaml",
+        ("embed", *LAYERS, "decode"),
+        (TEXT.format(32, 32),),
+        "decode",
+        (1, 2, 4),
+        (4, 8),
+    ),
+    "transformer": Space(
+        "examples/transformer_lm.yaml", ("embed", *LAYERS[:4], "decode"), (), "decode"
+    ),
+    "vgg": Space(
+        "examples/vgg.yaml",
+        ("block1", "block2", "block3", "block4", "head"),
+        micro_batches=(1,),
+    ),
+    "tagger": Space("examples/tagger.yaml", ("forward", "backward")),
+}
+
+
+def drawn(space: Space, count: int) -> dict[str, Config]:
+    """Draw plans that can be made, by name; on every machine the same."""
+    rng, found = random.Random(0), dict[str, Config]()
+    for _ in range(50 * count):
+        name, changes = _draw(space, rng)
+        if name not in found and len(found) < count:
+            with suppress(ConfigError):
+                found[name] = load(space.config, [*space.changes, *changes])
+    return found
+
+
+def _draw(space: Space, rng: random.Random) -> tuple[str, list[str]]:
+    at = rng.randrange(1, len(space.groups))
+    where = {group: f"cpu({int(i >= at)})" for i, group in enumerate(space.groups)}
+    shards = space.sharded and rng.random() < 0.4
+    if shards:
+        where[space.sharded] = "[cpu(0), cpu(1)]"
+    segment = rng.choice([None, *space.segments])
+    count = rng.choice(space.micro_batches)
+    schedules = ("gpipe", "1f1b", "wavefront") + (("zb-h1",) if segment is None else ())
+    schedule, again = rng.choice(schedules), rng.random() < 0.15
+    changes = [
+        f"group2ctx={{{', '.join(f'{group}: {device}' for group, device in where.items())}}}",
+        f"pipeline={{schedule: {schedule}, micro_batches: {count}}}",
+        *([f"pipeline.time_segment={segment}"] if segment else ()),
+        *(["pipeline.recompute=all"] if again else ()),
+    ]
+    name = f"{at}{'+' if shards else ''} {schedule} m={count}"
+    return name + (f" k={segment}" if segment else "") + (" recompute" if again else ""), changes
+
+
+def network_series(name: str, plans: int, steps: int) -> list[Found]:
+    """Predict drawn plans of a network by its kernels, which are timed before, and measure them."""
+    compared = sg.compare(drawn(SPACES[name], plans), steps=steps, baseline=False)
     found = []
-    link = measure_link()
-    for first, *others in lstm_points():
-        timed = measure(planned(first), first.feeds, steps)
-        for point in others:
-            made = planned(point)
-            costs = Costs(timed.bodies.__getitem__, link, overhead=timed.overhead)
-            predicted = simulate(made.schedule, made.partition, costs).makespan
-            found.append(Found(point.label, predicted, measure(made, point.feeds, steps).step))
-            show(found[-1])
+    for candidate in compared.ranking:
+        figures, prices = candidate.figures, candidate.outcome.profile.prices
+        label = f"{name} {candidate.name}"
+        found.append(
+            Found(label, figures.predicted, figures.step, prices.interval(figures.predicted))
+        )
+        show(found[-1])
     return found
 
 
 # -- results -------------------------------------------------------------------------------------
 
 
+def is_first() -> bool:
+    """Return whether this process prints: it is alone, or rank 0 of MPI."""
+    if not launched_by_mpi(os.environ):
+        return True
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.rank == 0
+
+
 def show(found: Found) -> None:
+    if not is_first():
+        return
+    interval = ""
+    if found.interval:
+        interval = " ({:.1f} to {:.1f})".format(*(1e3 * end for end in found.interval))
     print(
-        f"{found.label:32} predicted {found.predicted * 1e3:8.1f} ms   measured "
-        f"{found.measured * 1e3:8.1f} ms   error {found.error:6.2%}",
+        f"{found.label:36} predicted {found.predicted * 1e3:8.1f} ms{interval}   measured "
+        f"{found.measured * 1e3:8.1f} ms   error {found.predicted / found.measured - 1:+6.1%}",
         flush=True,
     )
 
@@ -211,9 +276,11 @@ def show(found: Found) -> None:
 def conclude(name: str, series: list[Found]) -> str:
     errors = [f.error for f in series]
     rank = spearmanr([f.predicted for f in series], [f.measured for f in series]).statistic
+    inside = [f.interval[0] <= f.measured <= f.interval[1] for f in series if f.interval]
     return (
         f"{name}: {len(series)} points, mean error {np.mean(errors):.2%}, largest "
         f"{max(errors):.2%}, rank correlation {rank:.3f}"
+        + (f", {np.mean(inside):.0%} within the interval" if inside else "")
     )
 
 
@@ -227,11 +294,11 @@ def picture(series: dict[str, list[Found]], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(series), figsize=(6 * len(series), 5.5))
     for axis, (name, found) in zip(np.atleast_1d(axes), series.items(), strict=True):
         measured = [f.measured * 1e3 for f in found]
-        axis.plot(measured, [f.predicted * 1e3 for f in found], "o", alpha=0.7)
+        axis.loglog(measured, [f.predicted * 1e3 for f in found], "o", alpha=0.7)
         ends = [min(measured) * 0.9, max(measured) * 1.1]
         axis.plot(ends, ends, "k-", linewidth=0.8)
         axis.set(
-            title=conclude(name, found).replace(", mean", "\nmean"),
+            title=conclude(name, found).replace(", mean", "\nmean").replace(", rank", "\nrank"),
             xlabel="measured step (ms)",
             ylabel="predicted step (ms)",
         )
@@ -243,15 +310,22 @@ def picture(series: dict[str, list[Found]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulated step times beside measured ones.")
     parser.add_argument("--steps", type=int, default=9, help="measured steps a point (median)")
+    parser.add_argument("--plans", type=int, default=20, help="plans of each network")
+    parser.add_argument("--networks", nargs="+", choices=SPACES, default=[*SPACES])
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the picture")
-    parser.add_argument("--series", choices=("sleeping", "lstm"), help="only this series")
+    parser.add_argument("--series", choices=("sleeping", "networks"), help="only this series")
     options = parser.parse_args()
-    makers = {"sleeping": sleeping_series, "lstm": lstm_series}
     series: dict[str, list[Found]] = {}
-    with threadpool_limits(limits=1, user_api="blas"):
-        for name, make in makers.items():
-            if options.series in (None, name):
-                series[name] = make(options.steps)
+    if options.series in (None, "sleeping") and is_first():
+        with threadpool_limits(limits=1, user_api="blas"):
+            series["sleeping"] = sleeping_series(options.steps)
+    if options.series in (None, "networks"):
+        of = {n: network_series(n, options.plans, options.steps) for n in options.networks}
+        if not is_first():
+            return
+        for name, found in of.items():
+            print(conclude(name, found))
+        series["networks"] = [point for found in of.values() for point in found]
     for name, found in series.items():
         print(conclude(name, found))
     options.out.mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ class Rates(NamedTuple):
 
     passes: float  #: over large arrays that are read and written
     packing: float  #: of parameters into another layout
-    step: float = 0.0  #: seconds in which a GPU waits while the host begins and ends a step
+    step: float = 0.0  #: seconds of the host to begin and end a step
 
     @classmethod
     def mean(cls, rates: Sequence[Rates]) -> Rates:
@@ -177,6 +177,23 @@ class Measured(NamedTuple):
     levels: tuple[float, ...] = ()
 
 
+class Variation(NamedTuple):
+    """How much a machine varies, by itself and by what other programs take of it.
+
+    The quartiles of the seconds of the same work, relative to the median.
+    """
+
+    low: float = 1.0
+    high: float = 1.0
+
+    def union(self, other: Variation) -> Variation:
+        """Return the variation over both measurements."""
+        return Variation(min(self.low, other.low), max(self.high, other.high))
+
+
+STEADY = Variation()
+
+
 @dataclass(frozen=True)
 class CostTable:
     """Measured kernels of one kind of device, and the speed that estimates all others."""
@@ -188,6 +205,7 @@ class CostTable:
     measured: Mapping[str, Measured]  #: by signature
     failed: Mapping[str, str]  #: signature -> why it could not be measured
     machine: Mapping[str, str]  #: where it was measured, in words
+    variation: Variation = STEADY  #: of the machine during the measurement
 
     def seconds_of(self, node: Node, graph: Graph) -> float:
         """Return the seconds of one call; variables take none."""
@@ -276,6 +294,7 @@ class CostTable:
             },
             {key: str(why) for key, why in data["failed"].items()},
             {key: str(value) for key, value in data["machine"].items()},
+            Variation(*map(float, data.get("variation", ()))),
         )
 
     def save(self, path: str | Path) -> None:

@@ -48,6 +48,8 @@ def test_a_profile_with_all_its_files(config, tmp_path):
     more = figures(config, "--plan", "pipeline.schedule=auto", f"partition.costs={costs}")
     again = figures(config, "--plan", "pipeline.schedule=auto", f"partition.costs={costs}")
     assert more["predicted_step_seconds"] == again["predicted_step_seconds"] > 0
+    low, high = more["predicted_step_interval"]
+    assert low < more["predicted_step_seconds"] < high
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from runtime.planning.mixed_step import predict, stream, stream_batches
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
+from runtime.profiling.report.text import interval_words
 from runtime.schedule.replay import simulate
 from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.draw import chart, legend
@@ -47,6 +48,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
         "memory at the worst moment:\n" + memory_table(plan),
         _predicted(job, timeline, figures)
+        + interval_words(prices, timeline.makespan)
         + f", bubble {timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
         + f"{chart(timeline)}\n{legend(timeline)}\n"
         + _bound(plan, timeline),
@@ -91,6 +93,7 @@ def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
         }
     return of_pace | {
         "predicted_step_seconds": timeline.makespan,
+        "predicted_step_interval": prices.interval(timeline.makespan),
         "bubble_fraction": timeline.bubble_fraction,
         "schedule": plan.choice.schedule,
         "micro_batches": len(plan.sizes),

@@ -25,6 +25,7 @@ from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph, Node
 
 NO_OVERHEADS = StepOverheads()
+UNSURE = 0.05  # of a step: nine of ten predictions are off by less if the machine does not vary
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
 
 KernelCosts = CostTable | Speed
@@ -71,6 +72,19 @@ class CostModel:
     def measured(self) -> bool:
         """Whether kernels of all kinds were measured."""
         return all(isinstance(kernels, CostTable) for kernels in self.kinds.values())
+
+    def interval(self, seconds: float) -> tuple[float, float] | None:
+        """Return between which seconds a step is expected whose prediction is `seconds`.
+
+        It is as wide as predictions are off on a steady machine (see `benchmarks.prediction`), and
+        as kernels varied when they were measured, by other programs for example. None: kernels of
+        some kind were not measured.
+        """
+        if not self.measured:
+            return None
+        variations = [k.variation for k in self.kinds.values() if isinstance(k, CostTable)]
+        low = min(variation.low for variation in variations) * (1 - UNSURE)
+        return seconds * low, seconds * max(v.high for v in variations) * (1 + UNSURE)
 
     @property
     def link(self) -> Link:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.planning.costs.prices import CostModel
 from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.analysis.waits import reasons
@@ -90,9 +91,16 @@ def how_long(profile: Profile) -> str:
         f"{count_text(profile.steps, 'step')}{kinds}, {'mean' if several(profile) else 'median'} "
         f"{seconds_text(profile.step)} (half of them between "
         f"{seconds_text(float(low))} and {seconds_text(float(high))}), predicted "
-        f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}), bubble "
+        f"{seconds_text(profile.predicted_step)} ({profile.error:+.1%}"
+        f"{interval_words(profile.prices, profile.predicted_step, '; ')}), bubble "
         f"{profile.bubble_fraction:.1%} of all ranks' time"
     )
+
+
+def interval_words(prices: CostModel, seconds: float, mark: str = ", ") -> str:
+    """Return words, after a mark, for where a predicted step is expected; "" if that is unknown."""
+    found = prices.interval(seconds)
+    return f"{mark}expected between {' and '.join(map(seconds_text, found))}" if found else ""
 
 
 def pace_lines(profile: Profile) -> list[str]:
@@ -326,6 +334,7 @@ def figures(profile: Profile) -> dict[str, Any]:
         "step_seconds": profile.step,
         "step_seconds_all": profile.every().tolist(),
         "predicted_step_seconds": profile.predicted_step,
+        "predicted_step_interval": profile.prices.interval(profile.predicted_step),
         "predicted_again_seconds": profile.predicted_again,
         "predicted_step_seconds_all": profile.every(predicted=True).tolist(),
         "bubble_fraction": profile.bubble_fraction,

@@ -10,7 +10,7 @@ import pytest
 
 from partitioner import group2ctx
 from partitioner.base.types import Body
-from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, signature
+from partitioner.costs.cost import Caches, CostTable, Measured, Rates, Speed, Variation, signature
 from partitioner.cutting.cut import cut
 from runtime.profiling.calibration.rates import measure_speed, seconds_of_calls
 from symgraph import cpu, rnn
@@ -206,12 +206,15 @@ def test_a_table_is_read_back_as_it_was_saved(tmp_path):
         {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3))},
         {"a() -> b": "IndexError: id 4 is outside 0..3"},
         {"host": "here", "cores": "2"},
+        Variation(0.98, 1.07),
     )
     costs.save(tmp_path / "costs.json")
     assert CostTable.load(tmp_path / "costs.json") == costs
     endless = table()
     assert endless.speed.bandwidth == inf
     assert CostTable.from_json(endless.to_json()) == endless
+    earlier = {key: value for key, value in endless.data().items() if key != "variation"}
+    assert CostTable.from_data(earlier) == endless
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from math import inf
 import pytest
 
 from partitioner import Partition, group2ctx
-from partitioner.costs.cost import Speed
+from partitioner.costs.cost import Speed, Variation
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
 from runtime.planning.costs.files import load_prices, save_prices
-from runtime.planning.costs.prices import CostModel
+from runtime.planning.costs.prices import UNSURE, CostModel
 from runtime.schedule.generators.forward import forward_only
 from runtime.schedule.lowering.lower import lower as lower_schedule
 from runtime.schedule.replay import Costs, Link, simulate
@@ -168,3 +168,11 @@ def test_kernels_timed_again_keep_the_links():
     again = CostModel({"gpu": ESTIMATES}, {}).with_links_of(first)
     assert again.of(gpu(0)) is ESTIMATES
     assert again.link_between(gpu(0), gpu(1)) == first.link_between(gpu(0), gpu(1))
+
+
+def test_a_prediction_is_as_unsure_as_the_machine_varied():
+    varied = replace(ESTIMATES, variation=Variation(0.9, 1.3))
+    low, high = CostModel({"cpu": ESTIMATES, "gpu": varied}, {}).interval(2.0)
+    assert low == pytest.approx(2.0 * 0.9 * (1 - UNSURE))
+    assert high == pytest.approx(2.0 * 1.3 * (1 + UNSURE))
+    assert CostModel({"cpu": ESTIMATES, "gpu": Speed(1.0, 0.0)}, {}).interval(2.0) is None
