@@ -139,7 +139,8 @@ def make_network(
     fixed = {*feeds, *(v.node for v in early.outputs)}
     counts = replica_counts(full.graph, group_sizes) if feeds else {}
     forward = {
-        size: replicate(counts, size, micro_batched, fixed, sizes) for size in dict.fromkeys(sizes)
+        size: replicate(counts, size, micro_batched, fixed, sizes, whole=options.whole)
+        for size in dict.fromkeys(sizes)
     }
     return _differentiated(request, options, full, forward, sizes, early)
 
@@ -166,8 +167,9 @@ def _differentiated(
     scaled = options.loss_scale.scales
     both = {n: gradients(g, wrt, heads=request.heads, scaled=scaled) for n, g in graphs.items()}
     graph, grads, heads, scales = both[sizes[0]]
-    outputs = graphs[sizes[0]].outputs
-    layouts = [first.layouts[v] for v in full.graph.outputs]
+    outputs, names = graphs[sizes[0]].outputs, tuple(first.named(full.names))
+    pieces = zip(full.graph.outputs, first.pieces, strict=True)
+    layouts = [first.layouts[v] for v, count in pieces for _ in range(count)]
     fed = {*fixed, *heads.values(), *scales}
     return Network(
         feeds=dict(request.feeds),
@@ -175,9 +177,9 @@ def _differentiated(
         sizes=sizes,
         prologue=early,
         outputs=outputs,
-        names=full.names,
+        names=names,
         layouts=dict(zip(outputs, layouts, strict=True)),
-        states={v: outputs[full.names.index(name)] for v, name in options.states.items()},
+        states={v: outputs[names.index(name)] for v, name in options.states.items()},
         grads=grads,
         heads=heads,
         shards={**full.shards, **first.copies},

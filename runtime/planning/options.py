@@ -196,7 +196,8 @@ class NetworkOptions(PrecisionOptions):
     replicas: Mapping[str, str] = field(default_factory=dict)
     """Group -> the `replicate` attribute of its operators, in place of their own."""
     whole: bool = True
-    """Whether outputs that are made in shards are put together; see symgraph.passes.shard."""
+    """Whether outputs of losses that are made in shards or by replicas are put together; see
+    symgraph.passes.shard and symgraph.passes.replicate."""
 
 
 @dataclass(frozen=True)

@@ -327,11 +327,16 @@ class Plan:
         named = [c for c in self.candidates if c.schedule != AUTO]
         return min(named, key=lambda c: (c.seconds is None, c.seconds or c.peak))
 
-    def evaluating(self) -> Options:
+    def evaluating(self, *, whole: bool = False) -> Options:
         """Return options for the same network without updates, on the same placement.
 
         They have no memory limit: what training needs is more.
+
+        Args:
+            whole: whether outputs are to be put together that this plan leaves in pieces.
         """
+        if whole and not self.options.whole:
+            return self.following(update=False, whole=True).unlimited()
         return replace(
             self.options.unlimited(),
             update=False,

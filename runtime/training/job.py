@@ -94,15 +94,16 @@ class Job:
         return not self.losses and not self.training.grads
 
 
-def prepare(config: Config, pricing: CostProvider | None = None) -> Job:
+def prepare(config: Config, pricing: CostProvider | None = None, *, whole: bool = False) -> Job:
     """Build the model and plan its training and evaluation, without running anything.
 
     Args:
         config: The config.
         pricing: Prices for what the config leaves open, equal on all ranks; by default those of
             Options.
+        whole: See `job_of`.
     """
-    return job_of(training_plan(config, pricing))
+    return job_of(training_plan(config, pricing), whole=whole)
 
 
 def training_plan(
@@ -165,13 +166,18 @@ def _built(
         return with_figures(build_model(config, bucket, rows))
 
 
-def job_of(planned: Planned) -> Job:
-    """Plan the evaluation, on the same placement and time segments as the training."""
+def job_of(planned: Planned, *, whole: bool = False) -> Job:
+    """Plan the evaluation, on the same placement and time segments as the training.
+
+    Args:
+        planned: The training.
+        whole: Whether somebody reads the outputs of losses; metrics do.
+    """
     with use_blas(planned.config.blas):
-        return _job_of(planned)
+        return _job_of(planned, whole or bool(planned.config.evaluate.metrics))
 
 
-def _job_of(planned: Planned) -> Job:
+def _job_of(planned: Planned, whole: bool) -> Job:
     config, training, model = planned.config, planned.training, planned.model
     losses = planned.losses
     if planned.buckets is not None:
@@ -184,7 +190,9 @@ def _job_of(planned: Planned) -> Job:
     if (network := network_of(config)) is not None:
         evaluation = network.plan(training.evaluating(), train=False)
     elif losses:
-        evaluation = plan_model(model, training.evaluating(), config.train.dtype, train=False)
+        evaluation = plan_model(
+            model, training.evaluating(whole=whole), config.train.dtype, train=False
+        )
     return Job(config, training, evaluation, losses, model)
 
 

@@ -43,10 +43,18 @@ class Replicated:
     graph: Graph
     #: The layouts of all values of the original graph.
     layouts: Mapping[Value, Layout]
-    #: Value of the original graph -> the value that it is now, if it has another name.
-    values: Mapping[Value, Value]
     #: Variable -> the parameter of which it is a copy.
     copies: Mapping[str, Shard]
+    #: By output of the original graph, the number of outputs that it is now.
+    pieces: tuple[int, ...]
+
+    def named(self, names: Iterable[str]) -> list[str]:
+        """Return the outputs' names, by those of the original graph's outputs."""
+        return [
+            _name(name, i) if count > 1 else name
+            for name, count in zip(names, self.pieces, strict=True)
+            for i in range(count)
+        ]
 
     def variables(self, names: Iterable[str]) -> list[str]:
         """Return these variables, with its copies in place of a parameter that has some."""
@@ -111,6 +119,8 @@ def replicate(
     micro_batch: Callable[[int], MicroBatched],
     fed: Iterable[str],
     sizes: Iterable[int],
+    *,
+    whole: bool = True,
 ) -> Replicated:
     """Replace operators of a micro-batch of `size` samples by their replicas.
 
@@ -120,14 +130,17 @@ def replicate(
         micro_batch: Number of samples -> the same graph, prepared for that many samples.
         fed: The variables that are not parameters.
         sizes: The sizes of all micro-batches, whose graphs have the same nodes.
+        whole: Whether an output that is a replicated softmax is joined; otherwise its replicas
+            become outputs, with names of their own.
 
     Raises:
         MicroBatchError: There are fewer samples than replicas.
     """
-    whole = micro_batch(size)
+    given = micro_batch(size)
+    graph, layouts = given
     if not counts:
-        return Replicated(whole.graph, whole.layouts, {}, {})
-    rewriter = _Rewriter(whole, counts, fed)
+        return Replicated(graph, layouts, {}, (1,) * len(graph.outputs))
+    rewriter = _Rewriter(given, counts, fed)
     for count in dict.fromkeys(counts.values()):
         if count > size:
             name = next(n for n, c in counts.items() if c == count)
@@ -139,12 +152,16 @@ def replicate(
         rewriter.shares[count] = shares
         rewriter.even[count] = not any(n % count for n in sizes)
         rewriter.parts[count] = [micro_batch(n).graph for n in shares]
-    for node in whole.graph:
+    for node in graph:
         rewriter.rewrite(node)
-    outputs = [rewriter.whole_of(v) for v in whole.graph.outputs]
-    graph = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)
-    values = dict(zip(whole.graph.outputs, outputs, strict=True))
-    return Replicated(graph, whole.layouts, values, MappingProxyType(rewriter.copies))
+    joined = [whole or graph[v.node].op != "SoftmaxOutput" for v in graph.outputs]
+    pieces = [
+        (rewriter.whole_of(value),) if joins else rewriter.pieces_of(value)
+        for value, joins in zip(graph.outputs, joined, strict=True)
+    ]
+    outputs = [value for some in pieces for value in some]
+    made = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)
+    return Replicated(made, layouts, MappingProxyType(rewriter.copies), tuple(map(len, pieces)))
 
 
 class _Rewriter:
@@ -191,6 +208,13 @@ class _Rewriter:
         if value not in self.joined:
             self.joined[value] = self._join(value)
         return self.joined[value]
+
+    def pieces_of(self, value: Value) -> tuple[Value, ...]:
+        """Return a value of a node by its replicas; the value itself if it has none."""
+        count = self.counts.get(value.node, 1)
+        if count == 1:
+            return (value,)
+        return tuple([Value(_name(value.node, i), value.index) for i in range(count)])
 
     def _parameters(self) -> dict[str, int]:
         """Return the parameters to copy: those that only replicas read."""
@@ -250,7 +274,7 @@ class _Rewriter:
     def _deal(self, node: Node, value: Value, count: int) -> tuple[Value, ...]:
         """Return what each replica of a node reads of one of its inputs."""
         if self.counts.get(value.node) == count:
-            return tuple(Value(_name(value.node, i), value.index) for i in range(count))
+            return self.pieces_of(value)
         layout = self.layouts[value]
         if layout is PARTIAL:
             raise MicroBatchError(
@@ -304,7 +328,7 @@ class _Rewriter:
     def _join(self, value: Value) -> Value:
         """Return all samples of a replicated output, joined where one group reads it."""
         node, count = self.graph[value.node], self.counts[value.node]
-        pieces = tuple(Value(_name(value.node, i), value.index) for i in range(count))
+        pieces = self.pieces_of(value)
         tags, name = self._tags_of_join(node), str(value)
         layout = self.layouts[value]
         if layout is WHOLE:

@@ -333,12 +333,35 @@ def test_an_executor_shows_whole_parameters(grad_req):
         np.testing.assert_allclose(sharded[name], want, rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+EVALUATED = "evaluate: {metrics: [accuracy], tokens: 300}\n"
+
+
 def losses(path: Path, *overrides: str) -> tuple[float, Path | None]:
     config = load_config(str(path), overrides)
     with make_cluster("threads", len(config.devices)) as cluster:
         trainer = Trainer(prepare(config), cluster, load_data(config))
         source = trainer.resume()
         return trainer.fit()["loss"], source
+
+
+@pytest.mark.parametrize("pieces", ["devices", "1"])  # in shards, and by replicas
+def test_metrics_and_predictions_are_of_whole_outputs(pieces, tmp_path):
+    """The accuracy was that of the first shard's classes, and each shard was an output."""
+    path = write_config(
+        tmp_path, "optimizer: adam, learning_rate: 0.05, steps: 8, dtype: float64", EVALUATED
+    )
+    found = []
+    for overrides in ([], ["group2ctx.decode=[cpu(0), cpu(1)]", f"args.decode_shards={pieces}"]):
+        config = load_config(str(path), [*overrides, "pipeline.micro_batches=2"])
+        with make_cluster("threads", 2) as cluster:
+            job = prepare(config)
+            held_out = Trainer(job, cluster, load_data(config)).fit()["held_out"]
+        names = prepare(config, whole=True).evaluation.output_names
+        found.append((held_out["accuracy"], names[0], len(job.training.outputs)))
+    (plain, *_, outputs), (split, name, more) = found
+    assert 0.2 < split == plain < 1
+    assert name == "softmax_output"
+    assert more == outputs + 1, "training leaves the softmax in pieces"
 
 
 @pytest.mark.slow

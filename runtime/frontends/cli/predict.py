@@ -39,7 +39,7 @@ def predict(config: Config, cluster: Cluster, console: Console, path: str) -> di
     if 0 in cluster.ranks:
         require_folder(str(Path(path).parent), "cannot write outputs into")
         require_writable(path, "cannot write outputs into")
-    job = prepare(config, CostCache().on(cluster, devices_of(config)))
+    job = prepare(config, CostCache().on(cluster, devices_of(config)), whole=True)
     with use_blas(config.blas), limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
         predictor = Predictor(job, cluster)
         placed = ", ".join(config.devices)

@@ -48,7 +48,7 @@ def load(tmp_path, monkeypatch):
 def written(config, path="out.npz"):
     """What is written for a config, and the parameters."""
     with ThreadCluster(len(config.devices)) as cluster:
-        predictor = Predictor(prepare(config), cluster)
+        predictor = Predictor(prepare(config, whole=True), cluster)
         figures = predictor.write(load_data(config), path)
         weights = predictor.session.parameters()
     with np.load(path) as file:
