@@ -36,7 +36,7 @@ from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_schedule
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program, Schedule
-from runtime.schedule.replay import memory_profile, simulate
+from runtime.schedule.replay import Simulator, memory_profile, simulate
 from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 from runtime.schedule.text import load_schedule_file
 from symgraph.core.errors import ConfigError, LimitError
@@ -96,6 +96,7 @@ class _Tries:
         """Take as `is_open` whether there is a choice."""
         self.draft, self.is_open = draft, is_open
         self.costs = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
+        self.simulator = cache(lambda cut: Simulator(cut, self.costs(cut)))
         self.candidates: list[PlanCandidate] = []
         self.best: Plan | None = None
         self.least: Plan | None = None  # the one that exceeds limits the least
@@ -121,7 +122,7 @@ class _Tries:
         fits = excess <= 1
         seconds = None
         if self.is_open and fits:
-            seconds = simulate(plan.schedule, plan.partition, self.costs(plan.partition)).makespan
+            seconds = self.simulator(plan.partition).makespan(plan.schedule)
         bound = float(listed[-1].lower_bound) if listed else None
         plan = replace(plan, choice=replace(plan.choice, seconds=seconds, bound=bound))
         self.candidates.append(plan.choice)

@@ -91,7 +91,7 @@ def measure(
     graphs: Iterable[Graph],
     *,
     seconds: float = 20.0,
-    known: Collection[str] = (),
+    known: CostTable | None = None,
     workers: int = 1,
 ) -> CostTable:
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
@@ -103,12 +103,12 @@ def measure(
     Args:
         graphs: the graphs.
         seconds: the time to use.
-        known: signatures that need not be measured.
+        known: what was measured before, and need not be again.
         workers: threads that run kernels at the same time.
     """
     begun = time.perf_counter()
-    speed, caches = measure_speed(), find_caches(workers)
-    uses = Counter(dict.fromkeys(known, CALLS))
+    speed, caches = known.speed if known else measure_speed(), find_caches(workers)
+    uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), CALLS))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
     samples, idle, native = Samples(), _Idle(noop), _Idle(no_kernel)
@@ -116,7 +116,7 @@ def measure(
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
         passes = prepare.passes(graphs, caches)
-        rates = list(pool.map(lambda worker: measure_rates(), range(workers)))
+        rates = [known.rates] if known else [*pool.map(lambda _: measure_rates(), range(workers))]
         ready = time.perf_counter()
         while True:
             LOG.debug("timing kernels", extra={"done": min(len(took), PASSES), "of": PASSES})

@@ -84,18 +84,19 @@ def _measured(
     graph: Graph, context: Context, contexts: Sequence[Context], old: KernelCosts | None
 ) -> CostTable:
     """Return the table of a device's kind; CPUs run all together, as in a pipeline."""
-    seen = {*old.measured, *old.failed} if isinstance(old, CostTable) else set()
+    known = old if isinstance(old, CostTable) else None
     graphs, here = versions(graph), device(context)
     if here.is_host:
         workers = min(sum(c.kind == context.kind for c in contexts), profile.cores())
-        new = profile.measure(graphs, seconds=SECONDS, known=seen, workers=workers)
+        new = profile.measure(graphs, seconds=SECONDS, known=known, workers=workers)
     else:
+        seen = {*known.measured, *known.failed} if known else ()
         new = measure_card(graphs, context, seconds=SECONDS, known=seen)
-    if not isinstance(old, CostTable):
+    if known is None:
         return new
-    measured, failed = {**old.measured, **new.measured}, {**old.failed, **new.failed}
-    variation = old.variation.union(new.variation)
-    return replace(old, measured=measured, failed=failed, variation=variation)
+    measured, failed = {**known.measured, **new.measured}, {**known.failed, **new.failed}
+    variation = known.variation.union(new.variation)
+    return replace(known, measured=measured, failed=failed, variation=variation)
 
 
 class CostCache:

@@ -160,15 +160,14 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         *(x for link in links for x in (link.latency, link.bandwidth)),
         *(x for link in links for _, x in link.messages),
     ]
-    transfer, copy, latency = [], [], []
+    known: dict[tuple[int, int], tuple[Fraction, Fraction, Fraction]] = {}  # by channel and size
+    messages = []
     for edge, channel in zip(facts.edges, facts.edge_channel.tolist(), strict=True):
-        crosses = channel >= 0
-        size = edge.type.nbytes if crosses else 0
-        link = links[channel] if crosses else Link()
-        carrying = quotient(size, link.bandwidth, "bandwidth")
-        latency.append(link.latency_of(size))
-        transfer.append(Fraction(0) if link.by_receiver else carrying)
-        copy.append(quotient(size, costs.copy, "copy") + (carrying if link.by_receiver else 0))
+        at = channel, edge.type.nbytes if channel >= 0 else 0
+        if at not in known:
+            known[at] = _message(at[1], links[channel] if channel >= 0 else Link(), costs.copy)
+        messages.append(known[at])
+    transfer, copy, latency = ([message[i] for message in messages] for i in range(3))
     layouts = {x.name: x.layout for x in exchanges(facts.edges, facts.rank_of)}
     return _Seconds(
         [as_fraction(x, f"run of {key}") for x, key in zip(runs, facts.keys, strict=True)],
@@ -185,6 +184,13 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
     )
 
 
+def _message(size: int, link: Link, copy: Number) -> tuple[Fraction, Fraction, Fraction]:
+    """Return the seconds of a message on its link, of copying it, and until it arrives."""
+    carrying = quotient(size, link.bandwidth, "bandwidth")
+    transfer, copying = (Fraction(0), carrying) if link.by_receiver else (carrying, Fraction(0))
+    return transfer, quotient(size, copy, "copy") + copying, link.latency_of(size)
+
+
 def _units(seconds: _Seconds) -> Iterator[Fraction]:
     """Yield the ticks to try; the second is for costs that need more than 64 bits in the first."""
     if seconds.exact:
@@ -194,12 +200,20 @@ def _units(seconds: _Seconds) -> Iterator[Fraction]:
 
 def _ticks(seconds: _Seconds, unit: Fraction) -> Ticks | None:
     """Return the costs in ticks; None if one of them is too large."""
-    whole = {x: round(x / unit) for x in {x for row in seconds.columns for x in row}}
-    if max(whole.values()) >= STEP:
+    rows = [[_rounded(x, unit) for x in row] for row in seconds.columns]
+    if max(max(row, default=0) for row in rows) >= STEP:
         return None
-    run, (overhead,), (meeting,), *others = [[whole[x] for x in row] for row in seconds.columns]
+    run, (overhead,), (meeting,), *others = rows
     arrays = [np.array(row, np.int64) for row in (run, *others)]
     return Ticks(arrays[0], overhead, meeting, *arrays[1:])
+
+
+def _rounded(seconds: Fraction, unit: Fraction) -> int:
+    """Return `round(seconds / unit)`, several times as fast as with fractions."""
+    above = seconds.numerator * unit.denominator
+    below = seconds.denominator * unit.numerator
+    whole, rest = divmod(2 * above + below, 2 * below)  # half a unit more, rounded down
+    return whole - (rest == 0 and whole % 2)
 
 
 def _carriers(facts: Facts, links: list[Link]) -> Carriers:

@@ -22,7 +22,7 @@ from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program
 from runtime.schedule.replay.memory import memory_profile
-from runtime.schedule.replay.simulation import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, Simulator
 from runtime.schedule.search.exact import lower_bound, solve
 from runtime.schedule.search.exact_walk import tails
 from runtime.schedule.search.list_scheduler_walk import build, improve, peak, replay
@@ -127,11 +127,12 @@ class _Bench:
         plan: MemoryPlan | None,
         limit: Array | None,
     ) -> None:
-        self.topology, self.mbs, self.costs = topology, mbs, costs
+        self.topology, self.mbs = topology, mbs
         self.plan, self.limit = plan, limit
         self.segments = 1 + max((key.segment for key in topology.bodies), default=0)
         first = lower(topology, expand(gpipe(topology.rank_of, mbs), self.segments))
-        unit = simulate(first, topology, costs).unit
+        self.simulator = Simulator(topology, costs)
+        unit = self.simulator.timeline(first).unit
         self.numbered = number(topology, mbs, costs, unit)
         self.problem = self.numbered.problem
         self.runs = len(self.numbered.keys) * mbs
@@ -169,7 +170,7 @@ class _Bench:
 
     def _try(self, compute: list[Program], order: Array) -> _Trial:
         schedule = lower(self.topology, compute)
-        makespan = simulate(schedule, self.topology, self.costs).exact
+        makespan = self.simulator.timeline(schedule).exact
         peaks = [0]
         if self.plan is not None:
             memory = memory_profile(schedule, self.topology, self.plan, self.mbs)
