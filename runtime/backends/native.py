@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import typeof, types
+from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
@@ -37,8 +38,10 @@ ENTRY = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * 2)  # kernel, words -
 UNTIMED = np.empty(0, np.int64)
 KEPT: list[Any] = []  # the code of all entries
 CODES: dict[Any, _Code | None] = {}
+# Of numba, without its types:
 TYPE_OF: Callable[[Any], Any] = typeof
 TUPLE: Any = types.BaseTuple
+ALLOCATE: Any = cgutils.alloca_once  # at the begin of a function, also within a loop
 
 
 # -- the loop ------------------------------------------------------------------------------------
@@ -65,11 +68,10 @@ def nanoseconds(typing: Any, clock: Any) -> Any:
         word = ir.IntType(64)
         kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), word.as_pointer()])
         function = builder.module.globals.get("clock_gettime")
-        time = builder.alloca(word, 2)  # seconds, nanoseconds
-        builder.call(
-            function or ir.Function(builder.module, kind, "clock_gettime"), [args[0], time]
-        )
-        seconds, rest = (builder.load(builder.gep(time, [I32(at)])) for at in (0, 1))
+        function = function or ir.Function(builder.module, kind, "clock_gettime")
+        now = ALLOCATE(builder, word, 2)  # seconds, nanoseconds
+        builder.call(function, [args[0], now])
+        seconds, rest = (builder.load(builder.gep(now, [I32(at)])) for at in (0, 1))
         return builder.add(builder.mul(seconds, I64(10**9)), rest)
 
     return types.int64(types.int32), generate
