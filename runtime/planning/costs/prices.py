@@ -25,7 +25,7 @@ from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph, Node
 
 NO_OVERHEADS = StepOverheads()
-UNSURE = 0.05  # of a step: nine of ten predictions are off by less if the machine does not vary
+UNSURE = 0.06  # of a step: nine of ten predictions are off by less if the machine does not vary
 INSTRUCTION = 2e-6  # seconds of the worker loop for one instruction
 
 KernelCosts = CostTable | Speed
