@@ -1,6 +1,6 @@
 """Prediction: simulated step times compared with measured ones.
 
-    python -m benchmarks.prediction [--steps 9] [--plans 20] [--out docs/prediction]
+    python -m benchmarks.prediction [--steps 9] [--plans 20] [--out docs]
     mpiexec -n 2 python -m benchmarks.prediction --series networks
 
 There are two series: layers that sleep, whose costs are known, in threads; and plans of five
@@ -66,33 +66,16 @@ class Found(NamedTuple):
         return abs(self.predicted / self.measured - 1)
 
 
-class Measured(NamedTuple):
-    """Medians over a session's steps: the step, its bodies, and an instruction besides runs."""
-
-    step: float
-    bodies: dict[BodyKey, float]
-    overhead: float
-
-
-def measure(made: Plan, feeds: Feeds, steps: int) -> Measured:
-    """Run a few steps of a plan on threads and measure them."""
+def measure(made: Plan, feeds: Feeds, steps: int) -> float:
+    """Run a few steps of a plan on threads; return the median seconds of a step."""
+    spans = []
     with ThreadCluster(made.partition.ranks) as cluster:
         arrays = initialize(made, cluster, Uniform(0.1), seed=1)
         session = Session(made, cluster, arrays)
-        spans, gaps = [], []
-        for step in range(WARM_UP + steps):
-            if step == WARM_UP:
-                session.body_seconds.clear()
+        for _ in range(WARM_UP + steps):
             session.step(feeds)
-            if step >= WARM_UP:
-                timeline = session.timeline
-                spans.append(timeline.makespan)
-                gaps += [
-                    float(((t.start[1:] - t.end[:-1]).mean()) * timeline.unit)
-                    for t in timeline.tracks
-                ]
-        bodies = {key: median(seconds) for key, seconds in session.body_seconds.items()}
-    return Measured(median(spans), bodies, median(gaps))
+            spans.append(session.timeline.makespan)
+    return median(spans[WARM_UP:])
 
 
 def planned(point: Point) -> Plan:
@@ -149,7 +132,7 @@ def sleeping_series(steps: int) -> list[Found]:
         seconds = known_costs(made, phases)
         costs = Costs(seconds.__getitem__, link)
         predicted = simulate(made.schedule, made.partition, costs).makespan
-        found.append(Found(point.label, predicted, measure(made, point.feeds, steps).step))
+        found.append(Found(point.label, predicted, measure(made, point.feeds, steps)))
         show(found[-1])
     return found
 
@@ -165,7 +148,7 @@ class Space(NamedTuple):
     groups: tuple[str, ...]
     """The groups in their order, which are cut into two neighbouring parts."""
     changes: tuple[str, ...] = ()
-    """What is different from the config."""
+    """Changes of the config."""
     sharded: str = ""
     """A group that may also be on both devices."""
     micro_batches: tuple[int, ...] = (1, 2, 4, 8)
@@ -204,13 +187,14 @@ SPACES = {
 
 
 def drawn(space: Space, count: int) -> dict[str, Config]:
-    """Draw plans that can be made, by name; on every machine the same."""
+    """Draw configs of plans, by name; on every machine the same."""
     rng, found = random.Random(0), dict[str, Config]()
     for _ in range(50 * count):
         name, changes = _draw(space, rng)
-        if name not in found and len(found) < count:
-            with suppress(ConfigError):
-                found[name] = load(space.config, [*space.changes, *changes])
+        with suppress(ConfigError):
+            found[name] = found.get(name) or load(space.config, [*space.changes, *changes])
+        if len(found) == count:
+            break
     return found
 
 

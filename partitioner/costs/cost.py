@@ -178,9 +178,9 @@ class Measured(NamedTuple):
 
 
 class Variation(NamedTuple):
-    """How much a machine varies, by itself and by what other programs take of it.
+    """The variation of a machine's speed, its own and that caused by other programs.
 
-    The quartiles of the seconds of the same work, relative to the median.
+    It is given by the quartiles of the seconds of the same work, relative to the median.
     """
 
     low: float = 1.0

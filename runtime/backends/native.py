@@ -1,9 +1,9 @@
 """Native calls: neighbouring calls of compiled kernels as one call, which never takes the GIL.
 
-Python passes arrays to a compiled kernel by unpacking them, which takes a microsecond or two and
-the GIL: as long as many a kernel of a small network, and the threads of other ranks wait for it.
-But the arrays of a bound body never change. So they are unpacked once, to the words that the
-kernel's machine code takes, and a compiled loop makes all calls of a table:
+Python passes arrays to a compiled kernel by unpacking them, which takes a microsecond or two, often
+as long as the kernel itself in a small network. It also takes the GIL, for which the threads of
+other ranks wait. But the arrays of a bound body never change. So they are unpacked once, to the
+words that the kernel's machine code takes, and a compiled loop makes all calls of a table:
 
     entry  kernel  words -> 0 0 size item-size address shape ... strides ... (an array), 1, 0.5, ...
     entry  kernel  words -> ...
@@ -18,6 +18,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,18 +103,11 @@ def no_kernel() -> None:
 class NativeCalls:
     """Calls by their table, as one call."""
 
-    def __init__(self, calls: Sequence[Call], codes: Sequence[_Code]) -> None:
-        """calls: they keep all arrays. codes: of each."""
-        self.calls = tuple(calls)
-        self._words = [
-            np.array(code.words(_taken(call)), np.int64)
-            for call, code in zip(calls, codes, strict=True)
-        ]
-        rows = [
-            (code.entry, code.kernel, address(words))
-            for code, words in zip(codes, self._words, strict=True)
-        ]
-        self._table = np.array(rows, np.int64)
+    def __init__(self, calls: Sequence[Call], rows: Sequence[_Row]) -> None:
+        """calls: they keep all arrays. rows: of each."""
+        self.calls, self._rows = tuple(calls), rows  # which keep the words
+        table = [(row.entry, row.kernel, address(row.words)) for row in rows]
+        self._table = np.array(table, np.int64)
         self._begins = np.empty(len(rows), np.int64)
 
     def __call__(self) -> None:
@@ -134,24 +128,10 @@ class NativeCalls:
 def joined(steps: Sequence[Call]) -> tuple[Call, ...]:
     """Join neighbouring calls of compiled kernels into one each."""
     found: list[Call] = []
-    codes: list[_Code] = []
-    calls: list[Call] = []
-
-    def end() -> None:
-        if calls:
-            found.append(Call(calls[0].name, NativeCalls(calls, codes), ()))
-            calls.clear()
-            codes.clear()
-
-    for step in steps:
-        code = _code_of(step)
-        if code is None:
-            end()
-            found.append(step)
-        else:
-            calls.append(step)
-            codes.append(code)
-    end()
+    pairs = ((step, _row_of(step)) for step in steps)
+    for native, group in groupby(pairs, lambda pair: pair[1] is not None):
+        calls, rows = zip(*group, strict=True)
+        found += [Call(calls[0].name, NativeCalls(calls, rows), ())] if native else calls
     return tuple(found)
 
 
@@ -171,22 +151,28 @@ class _Code(NamedTuple):
     kernel: int
     kinds: tuple[Any, ...]
 
-    def words(self, args: Sequence[Any]) -> list[int]:
-        """Return the words of these arguments."""
-        return [
-            word for kind, arg in zip(self.kinds, args, strict=True) for word in _words(kind, arg)
-        ]
+
+class _Row(NamedTuple):
+    """A row of a table."""
+
+    entry: int
+    kernel: int
+    words: Ints
 
 
-def _code_of(step: Call) -> _Code | None:
-    """Return the code of a call's kernel; None: it is not compiled, or takes other arguments."""
+def _row_of(step: Call) -> _Row | None:
+    """Return the row of a call; None: it is not compiled, or takes other arguments."""
     if not isinstance(step.function, Dispatcher):
         return None
     args = _taken(step)
     key = step.function, tuple(map(_key, args))
     if key not in CODES:
         CODES[key] = _code(step.function, tuple(map(TYPE_OF, args)))
-    return CODES[key]
+    code = CODES[key]
+    if code is None:
+        return None
+    words = [word for kind, arg in zip(code.kinds, args, strict=True) for word in _words(kind, arg)]
+    return _Row(code.entry, code.kernel, np.array(words, np.int64))
 
 
 def _taken(step: Call) -> tuple[Any, ...]:

@@ -327,6 +327,13 @@ class Plan:
         named = [c for c in self.candidates if c.schedule != AUTO]
         return min(named, key=lambda c: (c.seconds is None, c.seconds or c.peak))
 
+    @property
+    def _in_pieces(self) -> bool:
+        """Whether some output of the network has become several."""
+        return self.request is not None and len(self.outputs) > len(
+            self.request.symbol.list_outputs()
+        )
+
     def evaluating(self, *, whole: bool = False) -> Options:
         """Return options for the same network without updates, on the same placement.
 
@@ -335,7 +342,7 @@ class Plan:
         Args:
             whole: whether outputs are to be put together that this plan leaves in pieces.
         """
-        if whole and not self.options.whole:
+        if whole and self._in_pieces:
             return self.following(update=False, whole=True).unlimited()
         return replace(
             self.options.unlimited(),

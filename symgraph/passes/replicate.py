@@ -29,7 +29,7 @@ from symgraph.core.registry import find
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import Shape, Value
 from symgraph.passes.batching import MicroBatched, split_sizes
-from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard, place_of
+from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard, place_of, stays_in_pieces
 
 REPLICATE = "replicate"
 COPY_OF = "__copy_of__"  # the tag of a parameter's copy: the parameter's name
@@ -154,10 +154,11 @@ def replicate(
         rewriter.parts[count] = [micro_batch(n).graph for n in shares]
     for node in graph:
         rewriter.rewrite(node)
-    joined = [whole or graph[v.node].op != "SoftmaxOutput" for v in graph.outputs]
     pieces = [
-        (rewriter.whole_of(value),) if joins else rewriter.pieces_of(value)
-        for value, joins in zip(graph.outputs, joined, strict=True)
+        rewriter.pieces_of(value)
+        if stays_in_pieces(graph, value, whole)
+        else (rewriter.whole_of(value),)
+        for value in graph.outputs
     ]
     outputs = [value for some in pieces for value in some]
     made = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)

@@ -36,7 +36,7 @@ from symgraph.core.registry import VARIABLE
 from symgraph.core.tags import hide, lookup
 from symgraph.core.types import TensorType, Value
 from symgraph.ops.loss import IGNORE
-from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard
+from symgraph.passes.shards import DEVICES, GROUP, KEY, NONE, Shard, stays_in_pieces
 
 Proportion = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]
@@ -107,8 +107,7 @@ def shard(
         )
     listed: list[tuple[Value, str]] = []
     for value, name in zip(graph.outputs, names, strict=True):
-        in_pieces = not whole and graph[value.node].op == "SoftmaxOutput"
-        pieces = rewriter.pieces.get(value, ()) if in_pieces else ()
+        pieces = rewriter.pieces.get(value, ()) if stays_in_pieces(graph, value, whole) else ()
         listed += [(v, name + v.node.removeprefix(value.node)) for v in pieces] or [(value, name)]
     outputs = [value for value, _ in listed]
     pruned = prune(Graph.of(rewriter.nodes.values(), outputs), outputs)

@@ -12,7 +12,7 @@ import numpy as np
 from symgraph.core.errors import GraphError, nearest
 from symgraph.core.graph import Graph, Node
 from symgraph.core.tags import hide, lookup
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Value
 
 KEY, GROUP, DEVICES = "shard", "ctx_group", "devices"
 NONE: Mapping[str, int] = MappingProxyType({})
@@ -36,6 +36,14 @@ class Shard(NamedTuple):
     def of(self, array: Array) -> Array:
         """View these rows in an array of the whole parameter's shape."""
         return array if self.is_whole else array[self.start : self.stop]
+
+
+def stays_in_pieces(graph: Graph, output: Value, whole: bool) -> bool:
+    """Tell whether the pieces of an output become outputs: those of a softmax, if nobody reads it.
+
+    whole: whether somebody reads it.
+    """
+    return not whole and graph[output.node].op == "SoftmaxOutput"
 
 
 def parameter_of(shards: Mapping[str, Shard], variable: str) -> str:

@@ -53,7 +53,7 @@ LOOPS: dict[str, Function] = {
         *[FORMULAS[op] for op in ("exp", "sigmoid", "tanh", "erf", "relu")],
         *[FORMULAS[op] for op in ("_sigmoid_grad", "_tanh_grad", "_relu_grad")],
         *[FORMULAS[op] for op in ("_leaky_relu_grad", "_gelu_grad")],
-        *[FORMULAS[op] for op in ("elemwise_add", "elemwise_sub", "elemwise_mul")],  # add, sub, mul
+        *[FORMULAS[op] for op in ("elemwise_add", "elemwise_sub", "elemwise_mul")],
         *[KINDS[kind] for kind in ("leaky", "elu", "selu", "gelu")],
     )
 }
@@ -73,8 +73,7 @@ BY_ELEMENT = frozenset(
 
 def by_loop(formula: Formula, call: KernelCall) -> BoundCall | None:
     arrays = (*call.ins, *call.outs)
-    same = len({x.size for x in arrays}) == 1
-    if formula.name not in LOOPS or not floating(*arrays) or not same:
+    if formula.name not in LOOPS or not floating(*arrays) or len({x.size for x in arrays}) > 1:
         return None
     numbers = map(arrays[0].dtype.type, formula.values(call.attrs))
     return BoundCall(LOOPS[formula.name], (*[x.reshape(-1) for x in arrays], *numbers))

@@ -140,10 +140,10 @@ def spare_ids(raw: Array) -> Array:
     return np.empty(raw.size, "int64")
 
 
-def read_ids(raw: Array, count: int, out: Array) -> None:
-    """Write ids as int64; raise IndexError for one outside 0..count-1."""
+def read_ids(raw: Array, count: int, out: Array, what: str = "id") -> None:
+    """Write ids as int64; raise IndexError, with the word `what`, for one outside 0..count-1."""
     if not whole_numbers(raw, NO_IGNORED_ID, count, out):
-        checked(raw, count)
+        checked(raw, count, what)
 
 
 # -- look-ups ----------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.backends.cpu.rows import NO_IGNORED_ID, copies, has_kernel, spare_ids, whole_numbers
+from runtime.backends.cpu.rows import copies, has_kernel, read_ids, spare_ids
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array
-from symgraph.ops.index import checked
 
 LENGTH = "sequence length"
 
@@ -53,8 +52,7 @@ def reverse_steps(x: Array, lengths: Array, axis: int, out: Array) -> None:
 
 
 def reverse_within(raw: Array, size: int, ends: Array, x: Array, axis: int, out: Array) -> None:
-    if not whole_numbers(raw, NO_IGNORED_ID, size + 1, ends):
-        checked(raw, size + 1, LENGTH)
+    read_ids(raw, size + 1, ends, LENGTH)
     reverse_steps(x, ends, axis, out)
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import permutations, product
 
 from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs import cost
-from partitioner.costs.cost import CostTable, KindCosts, Speed, resident_bytes
+from partitioner.costs.cost import (
+    STEADY,
+    CostTable,
+    KindCosts,
+    Speed,
+    Variation,
+    resident_bytes,
+)
 from partitioner.costs.machine import Device, Level, LinkSpec, Machine
 from partitioner.cutting.merging import MergedCosts
 from runtime.planning.costs.overheads import StepOverheads
@@ -83,8 +91,8 @@ class CostModel:
         if not self.measured:
             return None
         variations = [k.variation for k in self.kinds.values() if isinstance(k, CostTable)]
-        low = min(variation.low for variation in variations) * (1 - UNSURE)
-        return seconds * low, seconds * max(v.high for v in variations) * (1 + UNSURE)
+        found = reduce(Variation.union, variations, STEADY)
+        return seconds * found.low * (1 - UNSURE), seconds * found.high * (1 + UNSURE)
 
     @property
     def link(self) -> Link:

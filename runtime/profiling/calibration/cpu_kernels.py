@@ -208,12 +208,8 @@ class _Excerpt:
             readers: the nodes that read parameters.
         """
         calls = [*apart(body.steps)]
-        self.native = {
-            signatures[call.name]
-            for step in body.steps
-            if isinstance(step.function, NativeCalls)
-            for call in step.function.calls
-        }
+        native = [step for step in body.steps if isinstance(step.function, NativeCalls)]
+        self.native = {signatures[call.name] for call in apart(native)}
         self.signatures = [signatures[call.name] for call in calls]
         made = {call.name for call in calls}
         #: Signatures of nodes that are made in the calls of others.

@@ -36,7 +36,6 @@ CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
 STEPS = 30
-HOST_CONTEXT = cpu(0)
 
 
 def measure_speed(here: Device = HOST) -> Speed:
@@ -91,7 +90,7 @@ def measure_rates() -> Rates:
         pack(weight, transposed, True)
 
     packing = median(timed(pack_both) for _ in range(7))
-    return Rates(3 * UNCACHED / adding, 4 * nbytes / packing, host_seconds(HOST_CONTEXT))
+    return Rates(3 * UNCACHED / adding, 4 * nbytes / packing, host_seconds(cpu(0)))
 
 
 def rates_of_card(speed: Speed, context: Context) -> Rates:
