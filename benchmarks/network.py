@@ -22,7 +22,7 @@ from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Speed
 from runtime import Options, Plan, Session, initialize, plan, simulate
 from runtime.planning.costs.prices import CostModel
-from runtime.profiling.calibration.pricing import hosts_of
+from runtime.profiling.calibration.pricing import reach_of
 from runtime.schedule.replay import Link
 from runtime.transports import Cluster, make_cluster
 from symgraph import Feed, TensorType, cpu
@@ -41,10 +41,8 @@ def main() -> None:
     steps = parser.parse_args().steps
     devices = tuple(map(cpu, range(len(LAYERS))))
     with make_cluster("mpi", len(devices)) as cluster:
-        hosts = hosts_of(cluster, devices)
-        prices = CostModel.alike(Speed(1e15, 0.0), Link())
-        if hosts is not None:
-            prices = prices.on_hosts(*hosts)
+        alike = CostModel.alike(Speed(1e15, 0.0), Link())
+        prices = reach_of(cluster, devices).of(alike)
         for schedule in SCHEDULES:
             for size in KIBIBYTES:
                 made = _planned(schedule, size)

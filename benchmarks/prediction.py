@@ -31,7 +31,7 @@ import benchmarks.sleeping as sleeping
 import symgraph as sg
 from partitioner.base.types import BodyKey
 from runtime import Costs, Options, Plan, Session, ThreadCluster, initialize, plan, simulate
-from runtime.profiling.calibration.pricing import measure_link
+from runtime.profiling.calibration.pricing import measure_links
 from runtime.profiling.subjects import load
 from runtime.transports import launched_by_mpi
 from symgraph import Feed, Symbol, TensorType, cpu
@@ -126,7 +126,7 @@ def known_costs(made: Plan, phases: dict[str, float]) -> dict[BodyKey, float]:
 
 def sleeping_series(steps: int) -> list[Found]:
     found = []
-    link = measure_link()
+    link = measure_links((cpu(0),))["cpu", "cpu"]
     for point, phases in sleeping_points():
         made = planned(point)
         seconds = known_costs(made, phases)

@@ -15,7 +15,7 @@ from partitioner.costs.cost import CostTable
 from partitioner.costs.machine import Level
 from partitioner.cutting.merging import merge_whole
 from runtime.backends.device.arrays import device
-from runtime.backends.device.processor import limit_blas
+from runtime.backends.device.processor import await_quiet, limit_blas
 from runtime.planning.costs.files import prices_data, prices_from
 from runtime.planning.costs.prices import (
     NOMINAL,
@@ -51,6 +51,21 @@ class Hosts(NamedTuple):
     links: Mapping[str, Level]
 
 
+class Reach(NamedTuple):
+    """The links of a cluster's processes."""
+
+    #: On one host: the links inside a kind of devices and between kinds.
+    links: Mapping[Pair, Link] = {}
+    #: Where there are several.
+    hosts: Hosts | None = None
+
+    def of(self, prices: CostModel) -> CostModel:
+        """Return the prices with these links."""
+        if self.hosts is not None:
+            return prices.on_hosts(*self.hosts)
+        return replace(prices, links={**prices.links, **self.links})
+
+
 def quick_prices(contexts: Sequence[Context] = HERE[:1]) -> CostModel:
     """Return costs by operation counts and a measurement of a tenth of a second."""
     with limit_blas(1):
@@ -71,6 +86,7 @@ def measured_prices(
         known: what was measured before, which is returned as well.
         threads: the threads of BLAS for each device.
     """
+    await_quiet()
     with limit_blas(threads):
         kinds: dict[str, KernelCosts] = {
             c.kind: _measured(graph, c, contexts, known.kinds.get(c.kind))
@@ -107,7 +123,7 @@ class CostCache:
         self._threads = threads
         self._known = NOTHING
         self._asked: set[tuple[str, Context]] = set()  # (digest of a graph, device)
-        self._hosts: dict[tuple[int, tuple[Context, ...]], Hosts | None] = {}
+        self._reaches: dict[tuple[int, tuple[Context, ...]], Reach] = {}
 
     def pricing(
         self, measure: Callable[[Graph, Sequence[Context], CostModel], CostModel]
@@ -128,7 +144,7 @@ class CostCache:
         return self.pricing(partial(shared_prices, cluster=cluster, threads=self._threads))
 
     def on(self, cluster: Cluster, devices: Sequence[Context]) -> CostProvider:
-        """Return such a provider that also knows the links between the hosts of a cluster.
+        """Return such a provider that also knows the links between the processes of a cluster.
 
         Args:
             cluster: the cluster.
@@ -138,10 +154,9 @@ class CostCache:
 
         def priced(graph: Graph, contexts: Sequence[Context]) -> CostModel:
             prices, key = kernels(graph, contexts), (id(cluster), tuple(devices))
-            if key not in self._hosts:
-                self._hosts[key] = hosts_of(cluster, devices)
-            hosts = self._hosts[key]
-            return prices if hosts is None else prices.on_hosts(*hosts)
+            if key not in self._reaches:
+                self._reaches[key] = reach_of(cluster, devices)
+            return self._reaches[key].of(prices)
 
         return priced
 
@@ -197,23 +212,28 @@ def shared_prices(
     return cluster.run(work)[0]
 
 
-def hosts_of(cluster: Cluster, devices: Sequence[Context]) -> Hosts | None:
-    """Return the hosts of a cluster's devices, and measure their links; None for a single host."""
+def reach_of(cluster: Cluster, devices: Sequence[Context]) -> Reach:
+    """Measure the links of a cluster's processes; those of threads are in all prices.
 
-    def work(transport: Transport) -> Hosts | None:
-        transport.waiting_for("the measurement of the links between hosts")
-        hosts = transport.exchange(platform.node())
-        if len({*hosts}) == 1:
-            return None
+    Args:
+        cluster: the cluster.
+        devices: the device of each rank.
+    """
+
+    def work(transport: Transport) -> Reach:
+        transport.waiting_for("the measurement of the links between ranks")
+        names = transport.exchange(platform.node())
+        if len({*names}) == 1:
+            return Reach(_links(transport, devices))
         here = device(devices[transport.rank])
         with here.use():
-            return Hosts(devices, hosts, links_between(transport, hosts, here))
+            return Reach(hosts=Hosts(devices, names, links_between(transport, names, here)))
 
-    return cluster.run(work)[0]
+    return Reach() if len(cluster.ranks) == cluster.size else cluster.run(work)[0]
 
 
 def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> dict[Pair, Link]:
-    """Measure the link between each two kinds of devices, and inside a kind.
+    """Measure the link between each two kinds of devices, and inside a kind, between threads.
 
     GPUs have a link to each other if there are two; CPUs always have one.
 
@@ -222,22 +242,31 @@ def measure_links(contexts: Sequence[Context], known: Collection[Pair] = ()) -> 
         known: pairs of device kinds to skip.
     """
     there = {*contexts} | ({*HERE} if "cpu" in {c.kind for c in contexts} else set())
-    pairs: dict[Pair, tuple[Context, Context]] = {}
-    for a, b in combinations(sorted(there), 2):
-        pairs.setdefault((a.kind, b.kind), (a, b))
-    found: dict[Pair, Link] = {}
-    for (sender, receiver), pair in pairs.items():
-        if (sender, receiver) not in known:
-            both_ways = measure_link(*pair)
-            for source, target in ((sender, receiver), (receiver, sender)):
-                link = link_of_host(both_ways.latency, both_ways.bandwidth, target)
-                found[source, target] = link
+    devices = sorted(there)
+    if {*_pairs(devices)} <= {*known}:
+        return {}
+    with ThreadCluster(len(devices)) as cluster:
+        return cluster.run(lambda end: _links(end, devices, known))[0]
+
+
+def _pairs(devices: Sequence[Context]) -> dict[Pair, tuple[int, int]]:
+    """Return of each two kinds of devices, and of each kind, the first two ranks."""
+    found: dict[Pair, tuple[int, int]] = {}
+    for (a, one), (b, other) in combinations(enumerate(devices), 2):
+        if (other.kind, one.kind) not in found:
+            found.setdefault((one.kind, other.kind), (a, b))
     return found
 
 
-def measure_link(a: Context = HERE[0], b: Context = HERE[1]) -> Link:
-    """Measure messages from one thread to another, on these devices."""
-    devices = device(a), device(b)
-    with ThreadCluster(2) as cluster:
-        level = cluster.run(lambda end: link_between(end, 0, 1, devices[end.rank]))[0]
-    return link_of_host(level.latency, level.bandwidth, b.kind)
+def _links(
+    transport: Transport, devices: Sequence[Context], known: Collection[Pair] = ()
+) -> dict[Pair, Link]:
+    """Measure on all ranks the links of their kinds of devices, but those that are known."""
+    found: dict[Pair, Link] = {}
+    here = device(devices[transport.rank])
+    for (sender, receiver), ranks in _pairs(devices).items():
+        if (sender, receiver) not in known:
+            level = link_between(transport, *ranks, here)
+            for source, target in ((sender, receiver), (receiver, sender)):
+                found[source, target] = link_of_host(level.latency, level.bandwidth, target)
+    return found

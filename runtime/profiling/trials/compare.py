@@ -15,6 +15,7 @@ from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
 
+from runtime.backends.device.processor import await_quiet
 from runtime.profiling.analysis.record import WARM_UP
 from runtime.profiling.trials.baseline import (
     Gain,
@@ -125,6 +126,7 @@ def alternate(
             say(f"round {number + 1} of {rounds}, up to {seconds_text(seconds)} left")
             said = now
         for name in turn if number % 2 == 0 else turn[::-1]:
+            await_quiet()
             trials[name].run(1, keep=False)
             begun = time.perf_counter()
             trials[name].run(min(TURN, steps - TURN * number))

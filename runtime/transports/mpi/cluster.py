@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import signal
 import sys
 from collections import deque
@@ -15,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from runtime.backends.device.processor import usable_cores
 from runtime.transports.base import (
     GRACE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -156,12 +158,15 @@ class MpiCluster(Cluster):
         waiter.until(request.Test, "all ranks to start")
         exchange = partial(exchange_all, self._comm, waiter)
         guard = _process.guard
+        places = exchange([platform.node(), usable_cores()])
         self._lifeline = Lifeline.open(self.rank, self.size, exchange, patience, guard)
         clear_segments()
         _process.enter(RUNNING, None, rank=self.rank, heartbeat=heartbeat)
         if guard is not None:
             guard.outlive()
-        self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline)
+        cores = [mine for host, mine in places if host == platform.node()]
+        own_core = len(cores) <= len(set().union(*cores))
+        self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline, own_core=own_core)
         self._mpi = mpi
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by contexts
         self._groups: Groups = {}

@@ -20,8 +20,11 @@ from symgraph.core.errors import RunError
 __all__: list[str] = []
 
 QUICK_POLLS = 100  # before the clock or the lifeline is looked at
-# Seconds of polling before other ranks may run, and before the first sleep; then sleeps grow.
-ALONE_SECONDS, SPIN_SECONDS, FIRST_SLEEP, LAST_SLEEP = 20e-6, 200e-6, 50e-6, 1e-3
+# Seconds of polling before other ranks may run, and before the first sleep: of ranks that share
+# cores, and of ranks that have one each, which nobody else needs.
+ALONE_SECONDS, SHARING_SECONDS, OWN_CORE_SECONDS = 20e-6, 200e-6, 10e-3
+# A sleep is a part of what has been waited: that much is the most by which a wait is too long.
+SLEEPING, FIRST_SLEEP, LAST_SLEEP = 0.02, 50e-6, 1e-3
 BYTE_SECONDS = 1e-9  # no sleep for so long per byte: polling is what moves large messages
 EVERY_RUN = 0  # the run of a wait that may last until a rank says goodbye
 
@@ -42,9 +45,20 @@ class Waiter:
         rank: int,
         timeout: float,
         lifeline: Lifeline | None = None,
+        *,
+        own_core: bool = False,
     ) -> None:
-        """mpi: mpi4py's module. timeout: seconds. lifeline: None if there is none (yet)."""
+        """Make a waiter.
+
+        Args:
+            mpi: mpi4py's module.
+            rank: this rank.
+            timeout: seconds.
+            lifeline: None if there is none (yet).
+            own_core: whether this host has a core for each of its ranks.
+        """
         self.rank, self.timeout = rank, timeout
+        self._spinning = OWN_CORE_SECONDS if own_core else SHARING_SECONDS
         self.what = ""
         self.status = RankStatus() if lifeline is None else lifeline.status
         self._lifeline, self._error, self._truncated = lifeline, mpi.Exception, mpi.ERR_TRUNCATE
@@ -100,7 +114,6 @@ class Waiter:
 
     def _poll(self, attempt: Callable[[], T | None], awaited: str, busy: float, wait: Wait) -> T:
         begin = time.monotonic()
-        pause = FIRST_SLEEP
         self._long = wait, time.perf_counter_ns()
         try:
             while True:
@@ -108,15 +121,14 @@ class Waiter:
                 if got := attempt():
                     return got
                 waited = time.monotonic() - begin
-                if waited < busy + SPIN_SECONDS:
+                if waited < busy + self._spinning:
                     if waited > busy + ALONE_SECONDS:
                         os.sched_yield()  # to a rank that has work, if cores are few
                     continue
                 if waited > self.timeout:
                     raise timed_out(self.rank, self.timeout, awaited, self.what)
                 self._show(wait)
-                time.sleep(pause)
-                pause = min(1.2 * pause, LAST_SLEEP)
+                time.sleep(min(max(SLEEPING * waited, FIRST_SLEEP), LAST_SLEEP))
         finally:
             self._show(None)
             self._long = None
