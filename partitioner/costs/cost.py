@@ -24,7 +24,7 @@ from symgraph.core.types import TensorType
 from symgraph.core.units import seconds_text
 
 TABLE = "table of costs of this version (measure it again with `symgraph profile`)"
-SCHEMA = 3  # the version of saved tables
+SCHEMA = 4  # the version of saved tables
 
 # Attributes that change what is computed but not how long it takes: the name of a random stream,
 # what the types say already, where a slice of that size lies, numbers to divide by.
@@ -169,7 +169,7 @@ class Rates(NamedTuple):
 class Measured(NamedTuple):
     """A measured kernel."""
 
-    seconds: float
+    seconds: float  #: of a call among others, with what the runtime needs for it
     spread: float  #: the interquartile range, in seconds
     calls: int  #: the number of calls that were measured
     #: Seconds if its parameters come from the device's cache, the shared one, and memory; empty if
@@ -199,7 +199,6 @@ class CostTable:
     """Measured kernels of one kind of device, and the speed that estimates all others."""
 
     speed: Speed
-    dispatch: float  #: seconds of the runtime's loop for one call, in addition to its kernel
     rates: Rates
     caches: Caches
     measured: Mapping[str, Measured]  #: by signature
@@ -214,7 +213,7 @@ class CostTable:
         kernel = self.measured.get(signature(node, graph))
         if kernel is None:
             return self.speed.seconds_of(node, graph)
-        return kernel.seconds + self.dispatch
+        return kernel.seconds
 
     def seconds(self, body: Body, between: float = 0.0) -> float:
         """Return the seconds of one run of a body.
@@ -238,7 +237,7 @@ class CostTable:
                 continue
             distance = max(moved - used.get(name, -between) for name in reads)
             used |= dict.fromkeys(reads, moved)
-            total += kernel.levels[sum(distance > size for size in self.caches)] + self.dispatch
+            total += kernel.levels[sum(distance > size for size in self.caches)]
         return total
 
     def least(self) -> CostTable:
@@ -285,7 +284,6 @@ class CostTable:
             raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
         return cls(
             Speed(**{key: float(value) for key, value in data["speed"].items()}),
-            float(data["dispatch"]),
             Rates(*map(float, data["rates"])),
             Caches(*map(int, data["caches"])),
             {
@@ -314,4 +312,4 @@ class CostTable:
             for text, m in slowest
         ]
         lines += [f"{'failed':>21}  {text}: {why}" for text, why in sorted(self.failed.items())]
-        return "\n".join([*lines, f"{seconds_text(self.dispatch):>21}  dispatch of a call"])
+        return "\n".join(lines)

@@ -19,7 +19,7 @@ from tests.helpers.small_lm import write_bucketed, write_config
 STEPS = 5
 BUCKETED = 12  # steps of the bucketed profile
 RATES = Rates(1e10, 1e10)
-ESTIMATES = CostTable(Speed(1e9, 1e-6, 1e10), 0.0, RATES, Caches(1, 2), {}, {}, {})
+ESTIMATES = CostTable(Speed(1e9, 1e-6, 1e10), RATES, Caches(1, 2), {}, {}, {})
 
 
 def config(folder: Path, *overrides: str) -> Config:

@@ -170,7 +170,7 @@ def pipeline(devices, **how) -> Options:
 
 
 def table(flops: float, call: float = 0.0) -> CostTable:
-    return CostTable(Speed(flops, call), 0.0, Rates(1e12, 1e12), Caches(0, 0), {}, {}, {})
+    return CostTable(Speed(flops, call), Rates(1e12, 1e12), Caches(0, 0), {}, {}, {})
 
 
 NEAR, FAR = Link(1e-6, 1e12, by_receiver=True), Link(1e-3, 1e9, by_receiver=True)

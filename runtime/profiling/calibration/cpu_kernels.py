@@ -6,7 +6,7 @@ order, by the runtime's own loop, but each signature only a few times; what a no
 would have made is random. Of an unrolled network that is a few time steps:
 
     step       0     1     2     3     4 ...
-    layer 0    runs  runs  runs  -     -        with CALLS = 3
+    layer 0    runs  runs  runs  -     -        with 3 calls
     layer 1    -     -     -     -     -        equal to layer 0: only what is new of it runs
 
 Such a pass is short however deep the network is, and it is repeated until the figures stand. Calls
@@ -54,13 +54,13 @@ from symgraph.core.types import Value
 from symgraph.passes.precision import is_parameter_cast
 
 LOG = logging.getLogger(__name__)
-CALLS = 8  # the most calls of a signature in a pass
-CALLS_SECONDS = 4e-3  # the most time for them, except that two calls are always made
+# The most calls of a signature in a pass, by the most time that they take; two are always made.
+CALLS = {8: 4e-3, 64: 5e-4}
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
 LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 SHORT = 5e-3  # seconds of a pass that is too short to tell how much the machine varies
-IDLE_CALLS = 200
+IDLE_CALLS, IDLE_RUNS = 200, 20
 IDLE = "idle"  # the signature of calls that do nothing
 MAX_THREADS = 8  # more threads need much memory for the same result
 
@@ -108,7 +108,7 @@ def measure(
     """
     begun = time.perf_counter()
     speed, caches = known.speed if known else measure_speed(), find_caches(workers)
-    uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), CALLS))
+    uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), max(CALLS)))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
     samples, idle, native = Samples(), _Idle(noop), _Idle(no_kernel)
@@ -136,7 +136,7 @@ def measure(
         samples, idle, native
     )
     rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
-    return CostTable(speed, idle.dispatch, rate, caches, measured, failed, machine, variation)
+    return CostTable(speed, rate, caches, measured, failed, machine, variation)
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -155,17 +155,19 @@ def _figures(samples: Samples, idle: _Idle, native: _Idle) -> dict[str, Measured
         samples: their seconds.
         idle, native: calls that do nothing, from Python and native.
     """
-    alone = idle.alone, native.alone - native.dispatch + idle.dispatch
-    return {text: _measured(samples, text, alone[text in samples.native]) for text in samples.every}
+    return {
+        text: _measured(samples, text, native if text in samples.native else idle)
+        for text in samples.every
+    }
 
 
-def _measured(samples: Samples, text: str, alone: float) -> Measured:
-    """Return the figures of a signature; alone: seconds of a call that does nothing."""
+def _measured(samples: Samples, text: str, idle: _Idle) -> Measured:
+    """Return the figures of a signature; idle: such calls that do nothing."""
     times, near, far = samples.every[text], samples.near[text], samples.far[text]
     low, high = map(float, np.percentile(times, (25, 75)))
     of_levels = [*zip(*near, strict=True), far] if far else []
-    levels = np.maximum.accumulate([max(0.0, midmean(level) - alone) for level in of_levels])
-    seconds = max(0.0, midmean(times) - alone)
+    levels = np.maximum.accumulate([max(0.0, midmean(x) - idle.running) for x in of_levels])
+    seconds = max(0.0, midmean(times) - idle.stamping)
     return Measured(seconds, high - low, len(times), tuple(levels.tolist()))
 
 
@@ -235,28 +237,31 @@ class _Excerpt:
 
 
 class _Idle:
-    """Calls that do nothing, which tell the cost of the loop itself."""
+    """Calls that do nothing, which tell what it costs to measure a call."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        steps = joined([Call(IDLE, function, ())] * IDLE_CALLS)
-        self.body = BoundBody(BodyKey(0, FORWARD), (), steps, (), ())
-        self._excerpt, self._samples = _Excerpt(self.body, {IDLE: IDLE}, (), ()), Samples()
-        self.loops: list[float] = []
+        calls = [Call(IDLE, function, ())] * IDLE_CALLS
+        self._body = BoundBody(BodyKey(0, FORWARD), (), joined(calls), (), ())
+        self._single = self._body._replace(steps=joined(calls[:1]))
+        self._excerpt, self._samples = _Excerpt(self._body, {IDLE: IDLE}, (), ()), Samples()
+        self._loops: list[float] = []  # seconds of a call among others
+        self._runs: list[float] = []  # of one by itself
 
     def run(self) -> None:
-        """Run all calls, one by one and at once."""
+        """Run all calls, with stamps, without, and one by itself."""
         self._excerpt.run(self._samples)
-        self.loops.append(timed(self.body.run) / IDLE_CALLS)
+        self._loops.append(timed(self._body.run) / IDLE_CALLS)
+        self._runs += [timed(self._single.run) for _ in range(IDLE_RUNS)]
 
     @property
-    def alone(self) -> float:
-        """The seconds of a call that is timed."""
-        return float(np.median(self._samples.every[IDLE]))
+    def stamping(self) -> float:
+        """The seconds by which a call with a stamp takes longer than without."""
+        return float(np.median(self._samples.every[IDLE]) - np.median(self._loops))
 
     @property
-    def dispatch(self) -> float:
-        """The seconds of a call."""
-        return float(np.median(self.loops))
+    def running(self) -> float:
+        """The seconds by which a call that is run by itself takes longer than among others."""
+        return float(np.median(self._runs) - np.median(self._loops))
 
 
 class _Pass:
@@ -322,7 +327,9 @@ class _Prepare:
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""
         seconds = self.speed.seconds_of(node, graph)
-        return max(2, min(CALLS, int(CALLS_SECONDS / seconds))) if seconds else CALLS
+        if not seconds:
+            return min(CALLS)
+        return max(2, *(min(calls, int(most / seconds)) for calls, most in CALLS.items()))
 
     def is_new(self, graph: Graph) -> bool:
         """Return whether some call has not been measured often enough."""

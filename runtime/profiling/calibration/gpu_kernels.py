@@ -59,7 +59,7 @@ def measure_card(
                 failed[text] = f"{type(cause).__name__}: {cause}"
         about = describe_card(here)
     rates = rates_of_card(speed, context)
-    return CostTable(speed, 0.0, rates, NO_CACHES, measured, failed, about)
+    return CostTable(speed, rates, NO_CACHES, measured, failed, about)
 
 
 def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:

@@ -29,7 +29,7 @@ def table(graph: Graph, strange: str = "", by: float = 1.0) -> CostTable:
             seconds = 1e-3 if node.origin is None else 2e-3
             seconds *= by if strange and node.origin == strange else 1.0
             measured[signature(node, graph)] = Measured(seconds, 0.0, 1)
-    return CostTable(Speed(1e9, 0.0), 0.0, Rates(1e9, 1e9), Caches(1, 2), measured, {}, {})
+    return CostTable(Speed(1e9, 0.0), Rates(1e9, 1e9), Caches(1, 2), measured, {}, {})
 
 
 def step(costs: CostTable, graph: Graph) -> float:
@@ -100,7 +100,7 @@ def test_an_unrolled_network_is_judged_by_all_its_steps_together():
     for node in graph:
         if node.origin is not None and graph[node.origin].op == "tanh":
             measured[signature(node, graph)] = Measured(1e-7, 0.0, 1)
-    costs = CostTable(Speed(1e9, 0.0), 0.0, Rates(1e9, 1e9), Caches(1, 2), measured, {}, {})
+    costs = CostTable(Speed(1e9, 0.0), Rates(1e9, 1e9), Caches(1, 2), measured, {}, {})
     (outlier,) = consistency(costs, graph, step(costs, graph)).outliers
     assert outlier.timed.kind == "tanh"
     assert outlier.timed.forward == pytest.approx(0.2)

@@ -39,7 +39,7 @@ def table(**measured: Measured) -> CostTable:
     """Costs of `dense`: those of its calls named, the others unknown."""
     graph = dense()
     known = {signature(graph[name], graph): m for name, m in measured.items()}
-    return CostTable(SPEED, 0.5, RATES, Caches(1, 2), known, {}, {})
+    return CostTable(SPEED, RATES, Caches(1, 2), known, {}, {})
 
 
 def text_of(op: str, *arrays: object, **attrs: object) -> str:
@@ -148,15 +148,15 @@ def test_this_machine_multiplies_faster_than_it_moves_and_calls_in_microseconds(
 # -- tables ------------------------------------------------------------------------------------
 
 
-def test_a_measured_kernel_costs_what_was_measured_and_the_dispatch():
+def test_a_measured_kernel_costs_what_was_measured():
     costs, graph = table(fc=Measured(7.0, 0.1, 20)), dense()
     tanh = next(n for n in graph if n.op == "tanh")
     estimate = SPEED.seconds_of(tanh, graph)
-    assert costs.seconds_of(graph["fc"], graph) == 7.5
+    assert costs.seconds_of(graph["fc"], graph) == 7.0
     assert costs.seconds_of(tanh, graph) == estimate
     assert costs.seconds_of(graph["x"], graph) == 0.0
-    assert costs.seconds(body_of(graph)) == pytest.approx(7.5 + estimate)
-    assert costs.measured_share(graph) == pytest.approx(7.5 / (7.5 + estimate))
+    assert costs.seconds(body_of(graph)) == pytest.approx(7.0 + estimate)
+    assert costs.measured_share(graph) == pytest.approx(7.0 / (7.0 + estimate))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_parameter_comes_from_the_cache_that_still_holds_it(rows, since_last_r
     graph = lower(net, {"x": (rows, 256)})
     seconds = {"near": 1.0, "shared": 10.0, "far": 100.0}
     known = {signature(graph["first"], graph): Measured(5.0, 0.1, 20, tuple(seconds.values()))}
-    costs = CostTable(Speed(inf, 0.0), 0.0, RATES, Caches(1 << 19, 1 << 23), known, {}, {})
+    costs = CostTable(Speed(inf, 0.0), RATES, Caches(1 << 19, 1 << 23), known, {}, {})
     assert costs.seconds_of(graph["first"], graph) == 5.0
     expected = sum(seconds[name] for name in levels.split())
     assert costs.seconds(body_of(graph), since_last_run) == expected
@@ -187,7 +187,7 @@ def test_a_parameter_comes_from_the_cache_that_still_holds_it(rows, since_last_r
 def test_a_small_parameter_is_always_at_hand():
     costs, graph = table(fc=Measured(7.0, 0.1, 20, (1.0, 2.0, 3.0))), dense()
     tanh = next(n for n in graph if n.op == "tanh")
-    assert costs.seconds(body_of(graph)) == pytest.approx(7.5 + SPEED.seconds_of(tanh, graph))
+    assert costs.seconds(body_of(graph)) == pytest.approx(7.0 + SPEED.seconds_of(tanh, graph))
 
 
 def test_nothing_measured_is_all_estimate():
@@ -200,7 +200,6 @@ def test_nothing_measured_is_all_estimate():
 def test_a_table_is_read_back_as_it_was_saved(tmp_path):
     costs = CostTable(
         Speed(1e11, 1.1e-6, 2.5e10),
-        4.9e-7,
         Rates(1.9e10, 1.1e10),
         Caches(1 << 20, 1 << 24),
         {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3))},
@@ -220,10 +219,10 @@ def test_a_table_is_read_back_as_it_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"schema": 1}, "schema 1 is not 3"),
+        ({"schema": 1}, "schema 1 is not 4"),
         ({"measured": {"tanh": [1.0]}}, "not enough values"),
         ({"speed": {"flops": 1.0}}, "call"),
-        ({"dispatch": "fast"}, "fast"),
+        ({"rates": ["fast"]}, "fast"),
     ],
 )
 def test_a_file_that_is_no_table_says_so(tmp_path, change, why):
@@ -243,10 +242,9 @@ def test_text_that_is_no_table_says_so(tmp_path):
 
 def test_a_table_prints_its_slowest_kernels_first():
     known = {"a": Measured(2e-6, 1e-7, 9), "b": Measured(3e-3, 2e-4, 9)}
-    costs = CostTable(SPEED, 5e-7, RATES, Caches(1, 2), known, {"c": "E: no"}, {})
+    costs = CostTable(SPEED, RATES, Caches(1, 2), known, {"c": "E: no"}, {})
     assert [line.split() for line in str(costs).splitlines()] == [
         ["3.00", "ms", "±", "100", "µs", "b"],
         ["2", "µs", "±", "0.05", "µs", "a"],
         ["failed", "c:", "E:", "no"],
-        ["0.50", "µs", "dispatch", "of", "a", "call"],
     ]

@@ -169,7 +169,7 @@ def test_everything_is_said_and_is_json():
 
 def test_costs_that_do_not_add_up_are_warned_of():
     profile = small_profile()
-    table = CostTable(Speed(1e3, 1.0, 1e3), 0.0, RATES, Caches(1, 2), {}, {}, {})
+    table = CostTable(Speed(1e3, 1.0, 1e3), RATES, Caches(1, 2), {}, {}, {})
     slow = CostModel.alike(table, Link())
     record = profile.typical.record
     worse = profile_of([record], slow, profile.speeds, record.plan)
@@ -306,9 +306,9 @@ def test_a_trace_has_nodes_inside_runs_and_rows_for_both_timelines():
 def test_costs_are_saved_and_loaded(tmp_path):
     path = tmp_path / "costs.json"
     table = CostTable(
-        Speed(1e9, 1e-6, 2e9), 1e-7, RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
+        Speed(1e9, 1e-6, 2e9), RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
     )
-    card = replace(table, dispatch=0.0, machine={"card": "b"})
+    card = replace(table, machine={"card": "b"})
     near, far = Link(1e-5, 1e9, by_receiver=True), Link(2e-5, 5e8)
     to_host = replace(far, by_receiver=True)
     links = {("cpu", "cpu"): near, ("cpu", "gpu"): far, ("gpu", "cpu"): to_host}
