@@ -18,7 +18,14 @@ def fake_mkl() -> tuple[BackEnd, list[str]]:
             x, y = ((a.astype(np.uint32) << 16).view(np.float32) for a in (x, y))
         return np.matmul(x, y, out=out)
 
-    def bind(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> BoundCall:
-        return BoundCall(multiply, (x, y, out))
+    def add(x: np.ndarray, y: np.ndarray, out: np.ndarray, row: np.ndarray | None) -> None:
+        multiply(x, y, out)
+        if row is not None:
+            out += row
+
+    def bind(
+        x: np.ndarray, y: np.ndarray, out: np.ndarray, row: np.ndarray | None = None
+    ) -> BoundCall:
+        return BoundCall(add, (x, y, out, row))
 
     return BackEnd(bind, multiply, lambda: True, lambda: "mkl 0", low=True), made

@@ -139,11 +139,11 @@ def installed() -> list[str]:
     return [name for name, library in BACK_ENDS.items() if library.installed()]
 
 
-def product(kind: str, x: Array, y: Array, out: Array) -> BoundCall:
-    """Bind out = x y by the library for a kind of product; x and y may be transposed."""
+def product(kind: str, x: Array, y: Array, out: Array, row: Array | None = None) -> BoundCall:
+    """Bind out = x y by the library for a kind of product; see `BackEnd.bind`."""
     choice = chosen()
     name = getattr(choice, kind)
-    return BACK_ENDS[choice.many if name == PACKED else name].bind(x, y, out)
+    return BACK_ENDS[choice.many if name == PACKED else name].bind(x, y, out, row)
 
 
 def matmul(x: Array, y: Array, out: Array | None = None) -> Array:
@@ -256,12 +256,13 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
         for wide, words in zip((x, y), low, strict=True):
             narrow(as_words(wide.reshape(-1)), words.reshape(-1))
         if name != PACKED:
-            return BACK_ENDS[name].bind(low[0], low[1], out)
+            return BoundCall(_run, (BACK_ENDS[name].bind(low[0], low[1], out, None), (low, out)))
         pairs_of_y = np.zeros(pairs.pairs_shape(inner, units), np.uint32)
         pairs.pack_pairs(low[1], pairs_of_y, False)
         return pairs.product(low[0], False, low[1], False, out, None, pairs_of_y)
     if name != PACKED:
-        return BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out)
+        bound = BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out, None)
+        return BoundCall(_run, (bound, (x, y, out)))
     packed = np.zeros(packed_shape(inner, units), np.float32)
     pack_as_is(y, packed)
     return BoundCall(_run, (packed_product(x, packed, out), (x, out)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runtime.backends.cpu import pairs
-from runtime.backends.cpu.blas import BACK_ENDS
+from runtime.backends.cpu.blas import BACK_ENDS, add_row
 from runtime.backends.cpu.choice import FEW_ROWS, PACKED, chosen, packed_product, product
 from runtime.backends.cpu.micro import available, pack_as_is, pack_transposed, packed_shape
 from runtime.backends.cpu.pairs import pack_pairs, product_scratch
@@ -131,15 +131,6 @@ CASTING |= {"FullyConnected", "_fc_grad_data", "_fc_grad_weight", "dot"}
 
 
 @jit
-def add_row(rows: Array, row: Array) -> None:
-    """Add row (N,) to every row of rows (M, N)."""
-    for i in range(rows.shape[0]):
-        to = rows[i]
-        for j in range(row.size):
-            to[j] += row[j]
-
-
-@jit
 def round_rows(rows: Array, row: Array, room: Array, out: Array) -> None:
     """Round rows (M, N) of float32, plus a row of bfloat16 unless it is empty, to bfloat16.
 
@@ -171,7 +162,7 @@ def _low_shapes(rows: int, units: int) -> list[Shape]:
 
 def _round_product(name: str, x: Array, y: Array, row: Array, out: Array) -> None:
     wide, room = SCRATCH.arrays(WIDE, *_low_shapes(*out.shape))
-    function, args = BACK_ENDS[name].bind(x, y, wide)
+    function, args = BACK_ENDS[name].bind(x, y, wide, None)
     function(*args)
     round_rows(wide, row, room, out)
 
@@ -198,13 +189,7 @@ def _low(call: KernelCall, x: Array, left: bool, y: Array, turned: bool, out: Ar
 
 def _plain(x: Array, y: Array, out: Array, row: Array | None = None) -> BoundCall:
     """Bind out = x y + b by the BLAS for that many rows."""
-    bound = product("few" if len(x) in FEW_ROWS else "many", x, y, out)
-    return bound if row is None else BoundCall(_plus_row, (*bound, out, row))
-
-
-def _plus_row(function: Any, args: tuple[Any, ...], out: Array, row: Array) -> None:
-    function(*args)
-    add_row(out, row)
+    return product("few" if len(x) in FEW_ROWS else "many", x, y, out, row)
 
 
 @kernel("FullyConnected")

@@ -305,9 +305,7 @@ def test_a_trace_has_nodes_inside_runs_and_rows_for_both_timelines():
 
 def test_costs_are_saved_and_loaded(tmp_path):
     path = tmp_path / "costs.json"
-    table = CostTable(
-        Speed(1e9, 1e-6, 2e9), RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"}
-    )
+    table = CostTable(Speed(1e9, 1e-6, 2e9), RATES, Caches(1, 2), {}, {"f": "no"}, {"host": "a"})
     card = replace(table, machine={"card": "b"})
     near, far = Link(1e-5, 1e9, by_receiver=True), Link(2e-5, 5e8)
     to_host = replace(far, by_receiver=True)

@@ -33,7 +33,7 @@ def assert_product(got, x, y):
 
 def bound(name, x, y, dtype):
     out = np.full((len(x), y.shape[1]), np.nan, dtype)
-    function, args = BACK_ENDS[name].bind(x, y, out)
+    function, args = BACK_ENDS[name].bind(x, y, out, None)
     function(*args)
     return out
 
@@ -47,6 +47,18 @@ def test_products_of_any_size(rows, inner, units, turned, dtype, name, rng):
     y = numbers(rng, (units, inner) if turned[1] else (inner, units), dtype)
     x, y = x.T if turned[0] else x, y.T if turned[1] else y
     assert_product(bound(name, x, y, dtype), x, y)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize(("rows", "units"), [(20, 48), (70, 33)])
+def test_a_row_is_added_to_every_row(rows, units, name, rng):
+    """Into a part of a larger matrix; 20 rows by a transposed weight go another way."""
+    x, weight, row = numbers(rng, (rows, 9)), numbers(rng, (units, 9)), numbers(rng, (units,))
+    room = np.zeros((rows, units + 3), "float32")
+    function, args = BACK_ENDS[name].bind(x, weight.T, room[:, :units], row)
+    function(*args)
+    np.testing.assert_allclose(room[:, :units], x @ weight.T + row, rtol=1e-5, atol=1e-5)
+    assert not room[:, units:].any()
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -88,7 +100,7 @@ def test_bits_of_mkl_depend_neither_on_addresses_nor_on_threads(rows, inner, uni
             moved, other, out = np.split(room, [x.size, x.size + y.size])
             moved[:], other[:], out = x.reshape(-1), y.reshape(-1), out.reshape(rows, units)
             function, args = BACK_ENDS["mkl"].bind(
-                moved.reshape(x.shape), other.reshape(y.shape), out
+                moved.reshape(x.shape), other.reshape(y.shape), out, None
             )
             with limit_blas(threads):
                 function(*args)
