@@ -13,7 +13,8 @@ Such a pass is short however deep the network is, and it is repeated until the f
 that read parameters are also timed by themselves, with these in the core's own cache, in the shared
 one and in memory, as it depends on the schedule where a run finds them. All of it runs on as many
 threads at once as there will be devices, each on arrays of its own: cores of one processor share
-its caches and its memory.
+its caches and its memory. Short calls, which hardly leave the core's own cache, run on one thread:
+several would wait for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ from symgraph.passes.precision import is_parameter_cast
 LOG = logging.getLogger(__name__)
 # The most calls of a signature in a pass, by the most time that they take; two are always made.
 CALLS = {8: 4e-3, 64: 5e-4}
+READS = 8  # the most calls in a row that read parameters
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
 LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
 STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
 SHORT = 5e-3  # seconds of a pass that is too short to tell how much the machine varies
-IDLE_CALLS, IDLE_RUNS = 200, 20
+SHORT_STEP = 1e-4  # seconds: of shorter steps, waits for Python's lock would be a part
+IDLE_CALLS = 200
 IDLE = "idle"  # the signature of calls that do nothing
 MAX_THREADS = 8  # more threads need much memory for the same result
 
@@ -74,8 +77,10 @@ class Samples:
 
     every: _Times = field(default_factory=lambda: defaultdict(list))
     """Seconds of calls in the graph's order."""
-    near: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Seconds of calls with their parameters in the core's own cache, and in the shared one."""
+    near: _Times = field(default_factory=lambda: defaultdict(list))
+    """Seconds of calls with their parameters in the core's own cache."""
+    shared: _Times = field(default_factory=lambda: defaultdict(list))
+    """Seconds of calls with their parameters in the shared cache."""
     far: _Times = field(default_factory=lambda: defaultdict(list))
     """Seconds of calls with their parameters in memory."""
     native: set[str] = field(default_factory=set)
@@ -121,7 +126,8 @@ def measure(
         while True:
             LOG.debug("timing kernels", extra={"done": min(len(took), PASSES), "of": PASSES})
             begin = time.perf_counter()
-            list(pool.map(_Pass.run, passes, [samples] * workers))  # all begin together
+            passes[0].run_short(samples)
+            list(pool.map(_Pass.run_long, passes, [samples] * workers))  # all begin together
             took.append(time.perf_counter() - begin)
             for part in (_Pass.run_near, _Pass.run_far):
                 list(pool.map(part, passes, [samples] * workers))
@@ -163,10 +169,11 @@ def _figures(samples: Samples, idle: _Idle, native: _Idle) -> dict[str, Measured
 
 def _measured(samples: Samples, text: str, idle: _Idle) -> Measured:
     """Return the figures of a signature; idle: such calls that do nothing."""
-    times, near, far = samples.every[text], samples.near[text], samples.far[text]
+    times = samples.every[text]
     low, high = map(float, np.percentile(times, (25, 75)))
-    of_levels = [*zip(*near, strict=True), far] if far else []
-    levels = np.maximum.accumulate([max(0.0, midmean(x) - idle.running) for x in of_levels])
+    of_levels = [level[text] for level in (samples.near, samples.shared, samples.far)]
+    found = [max(0.0, midmean(x) - idle.stamping) for x in of_levels if x]
+    levels = np.maximum.accumulate(found)
     seconds = max(0.0, midmean(times) - idle.stamping)
     return Measured(seconds, high - low, len(times), tuple(levels.tolist()))
 
@@ -191,15 +198,31 @@ def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
 # -- excerpts ------------------------------------------------------------------------------------
 
 
+class _Timed:
+    """A body that tells the seconds of each of its calls."""
+
+    def __init__(self, body: BoundBody) -> None:
+        self._stopwatch = Stopwatch()
+        self._body, _ = self._stopwatch.watch(body, 0, [])
+
+    def __call__(self) -> list[float]:
+        """Run it; raises NodeFailed."""
+        with np.errstate(all="ignore"):
+            self._body.run()
+        laps = self._stopwatch.laps()
+        seconds: list[float] = (1e-9 * (laps.end - laps.start)).tolist()
+        return seconds
+
+
 class _Excerpt:
-    """A body whose calls are timed."""
+    """A body whose calls are timed, and those that read parameters also by themselves."""
 
     def __init__(
         self,
         body: BoundBody,
         signatures: Mapping[str, str],
         names: Collection[str],
-        readers: Collection[str],
+        readers: Mapping[str, int],
     ) -> None:
         """Put stamps between the calls of a body.
 
@@ -207,7 +230,7 @@ class _Excerpt:
             body: the body.
             signatures: the signatures of its nodes, by name.
             names: its nodes.
-            readers: the nodes that read parameters.
+            readers: the nodes that read parameters, and how often they run by themselves.
         """
         calls = [*apart(body.steps)]
         native = [step for step in body.steps if isinstance(step.function, NativeCalls)]
@@ -217,20 +240,25 @@ class _Excerpt:
         #: Signatures of nodes that are made in the calls of others.
         self.merged = [signatures[name] for name in names if name not in made]
         self.readers = {
-            signatures[call.name]: body._replace(steps=joined([call]))
+            signatures[call.name]: _Timed(body._replace(steps=joined([call] * readers[call.name])))
             for call in calls
             if call.name in readers
         }
-        self._stopwatch = Stopwatch()
-        self._timed, _ = self._stopwatch.watch(body, 0, [])
+        self._timed, self._steps = _Timed(body), len(body.steps)
+        #: Whether Python comes to a next step so soon that workers wait for its lock.
+        self.short = False
+
+    def warm_up(self) -> None:
+        """Run all calls once; raises NodeFailed."""
+        self.run(Samples())
+        begin = time.perf_counter()
+        self.run(Samples())
+        self.short = time.perf_counter() - begin < SHORT_STEP * self._steps
 
     def run(self, samples: Samples) -> None:
         """Run all calls in their order once; raises NodeFailed."""
-        with np.errstate(all="ignore"):
-            self._timed.run()
-        laps = self._stopwatch.laps()
-        for text, ticks in zip(self.signatures, (laps.end - laps.start).tolist(), strict=True):
-            samples.every[text].append(1e-9 * ticks)
+        for text, seconds in zip(self.signatures, self._timed(), strict=True):
+            samples.every[text].append(seconds)
         for text in self.merged:
             samples.every[text].append(0.0)
         samples.native |= self.native
@@ -240,28 +268,21 @@ class _Idle:
     """Calls that do nothing, which tell what it costs to measure a call."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        calls = [Call(IDLE, function, ())] * IDLE_CALLS
-        self._body = BoundBody(BodyKey(0, FORWARD), (), joined(calls), (), ())
-        self._single = self._body._replace(steps=joined(calls[:1]))
-        self._excerpt, self._samples = _Excerpt(self._body, {IDLE: IDLE}, (), ()), Samples()
-        self._loops: list[float] = []  # seconds of a call among others
-        self._runs: list[float] = []  # of one by itself
+        steps = joined([Call(IDLE, function, ())] * IDLE_CALLS)
+        self._body = BoundBody(BodyKey(0, FORWARD), (), steps, (), ())
+        self._timed = _Timed(self._body)
+        self._stamped: list[float] = []  # seconds of a call with a stamp
+        self._plain: list[float] = []  # without
 
     def run(self) -> None:
-        """Run all calls, with stamps, without, and one by itself."""
-        self._excerpt.run(self._samples)
-        self._loops.append(timed(self._body.run) / IDLE_CALLS)
-        self._runs += [timed(self._single.run) for _ in range(IDLE_RUNS)]
+        """Run all calls, with stamps and without."""
+        self._stamped += self._timed()
+        self._plain.append(timed(self._body.run) / IDLE_CALLS)
 
     @property
     def stamping(self) -> float:
-        """The seconds by which a call with a stamp takes longer than without."""
-        return float(np.median(self._samples.every[IDLE]) - np.median(self._loops))
-
-    @property
-    def running(self) -> float:
-        """The seconds by which a call that is run by itself takes longer than among others."""
-        return float(np.median(self._runs) - np.median(self._loops))
+        """The seconds of a stamp."""
+        return float(np.median(self._stamped) - np.median(self._plain))
 
 
 class _Pass:
@@ -269,28 +290,32 @@ class _Pass:
 
     def __init__(self, excerpts: Sequence[_Excerpt], sweeps: CacheFlusher) -> None:
         self.excerpts, self.sweeps = excerpts, sweeps
-        self.readers = {t: call for excerpt in excerpts for t, call in excerpt.readers.items()}
+        self.readers = {text: r for excerpt in excerpts for text, r in excerpt.readers.items()}
 
-    def run(self, samples: Samples) -> None:
-        """Run all calls in their order; raises NodeFailed, as the others do."""
+    def run_long(self, samples: Samples) -> None:
+        """Run all excerpts of long steps; raises NodeFailed, as the others do."""
         for excerpt in self.excerpts:
-            excerpt.run(samples)
+            if not excerpt.short:
+                excerpt.run(samples)
+
+    def run_short(self, samples: Samples) -> None:
+        """Run all others, while nobody else runs."""
+        for excerpt in self.excerpts:
+            if excerpt.short:
+                excerpt.run(samples)
 
     def run_near(self, samples: Samples) -> None:
         """Run the calls that read parameters, with these in caches."""
-        with np.errstate(all="ignore"):
-            for text, call in self.readers.items():
-                call.run()
-                own = timed(call.run)
-                self.sweeps.own()
-                samples.near[text].append((own, timed(call.run)))
+        for text, reader in self.readers.items():
+            samples.near[text] += reader()[1:]
+            self.sweeps.own()
+            samples.shared[text].append(reader()[0])
 
     def run_far(self, samples: Samples) -> None:
         """Run the calls that read parameters, with these in memory."""
-        with np.errstate(all="ignore"):
-            for text, call in self.readers.items():
-                self.sweeps.all()
-                samples.far[text].append(timed(call.run))
+        for text, reader in self.readers.items():
+            self.sweeps.all()
+            samples.far[text].append(reader()[0])
 
 
 class _Prepare:
@@ -349,12 +374,16 @@ class _Prepare:
             self.uses[text] += 1
         while True:
             names = [name for name in chosen if texts[name] not in self.failed]
-            readers = [name for name in names if self._depends(graph[name], graph)]
+            readers = {
+                name: min(READS, self.calls(graph[name], graph))
+                for name in names
+                if self._depends(graph[name], graph)
+            }
             excerpts = [
                 _Excerpt(cut_out(graph, names, own), texts, names, readers) for own in self.data
             ]
             try:
-                list(self.pool.map(lambda excerpt: excerpt.run(Samples()), excerpts))
+                list(self.pool.map(_Excerpt.warm_up, excerpts))
             except NodeFailed as error:
                 cause = error.__cause__
                 self.failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
