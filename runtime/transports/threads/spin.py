@@ -10,7 +10,7 @@ from numba import types
 from runtime.backends.device.compile import I64, VOID, call_llvm, intrinsic, jit
 from symgraph.core.types import Array
 
-SPINS = 200_000  # reads; with a pause of 40 to 140 cycles each, 3 to 10 ms
+SPINS = 50_000  # reads; with a pause of 40 to 140 cycles each, 0.7 to 2.5 ms
 LATER = 220  # reads after the change, some 8 us: see `changed`
 X86 = platform.machine() in ("x86_64", "AMD64")
 
