@@ -12,8 +12,18 @@ from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 
 SMALL = {
-    "vgg": ("args={filters: 2}", "train.steps=4", "train.epochs=null"),
-    "table": ("train.steps=8", "train.epochs=null"),
+    "vgg": (
+        "args={filters: 2}",
+        "train.steps=4",
+        "train.epochs=null",
+        "partition.replicas={block1: 2, block2: 2, block3: 2, block4: 2, head: 2}",
+    ),
+    "table": (
+        "train.steps=8",
+        "train.epochs=null",
+        "devices=[cpu(0), cpu(1)]",
+        "group2ctx={first: cpu(0), second: cpu(1)}",
+    ),
     "tagger": ("args={hidden: 8, embed: 8}", "train.steps=4", "evaluate.every=null"),
 }
 ONE = ("devices=[cpu(0)]", "group2ctx={}")

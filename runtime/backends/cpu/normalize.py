@@ -1,7 +1,7 @@
-"""Normalisation by channels (BatchNorm) or rows (LayerNorm); passes over a row find it in cache.
+"""Normalisation by channels (BatchNorm) or rows (LayerNorm), and sums of channels.
 
-Each contiguous row, or some rows together, are summed in the data's dtype; these sums are added
-up in float64.
+Passes over a row find it in cache. Each contiguous row, or some rows together, are summed in the
+data's dtype; these sums are added up in float64.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from runtime.backends.device.compile import jit, jit_inner, jit_inner_reassoc
 from runtime.backends.device.operands import by_channel
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
 from symgraph.core.types import Array
+from symgraph.ops.reduce import axes_in
 
 MIN_RUN = 4  # contiguous elements of a channel; with fewer numpy is faster
 TOGETHER = 64  # rows whose gradients of gamma and beta are summed in the data's dtype
@@ -186,6 +187,30 @@ def batch_norm_grad(call: KernelCall) -> BoundCall | None:
         return None
     args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
     return BoundCall(gradients_by_phase, (call.context, a["use_global_stats"], args))
+
+
+@jit
+def sum_channels(x: Array, out: Array) -> None:
+    """Sum x (samples, channels, rest) to out (channels,)."""
+    for c in range(x.shape[1]):
+        total = 0.0
+        for n in range(x.shape[0]):
+            total += run_sum(x[n, c])
+        out[c] = total
+
+
+@kernel("sum")
+def sum_around(call: KernelCall) -> BoundCall | None:
+    """Bind the sum over all axes but some between the first and the last, as of a bias."""
+    (x,), (out,) = call.ins, call.outs
+    axes = axes_in(call.attrs, x.ndim)
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    if not kept or kept[-1] - kept[0] >= len(kept) or not floating(x):
+        return None
+    rest = math.prod(x.shape[kept[-1] + 1 :])
+    if rest < MIN_RUN or not x.size:
+        return None
+    return BoundCall(sum_channels, (x.reshape(-1, out.size, rest), out.reshape(-1)))
 
 
 # -- rows --------------------------------------------------------------------------------------

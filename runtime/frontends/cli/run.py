@@ -511,22 +511,32 @@ def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
             unit: summary[unit],
             f"{unit} a second": summary[f"{unit}_per_second"],
             "step": seconds_text(summary["step_seconds"]),
-            **_predicted(summary),
+            **step_rows(summary),
             **_saved(summary),
         }
     )
 
 
-def _predicted(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the figures that are known if all steps are alike."""
+def step_rows(summary: dict[str, Any]) -> dict[str, str]:
+    """Return the figures of a step that are known if all are alike.
+
+    One device makes the runs of all devices one after another: if they take less than a step, it
+    is faster.
+    """
     from symgraph.core.units import seconds_text
 
     if summary["predicted_step_seconds"] is None:
         return {}
-    return {
+    found = {
         "step predicted from the stages' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
     }
+    busy = (1 - summary["bubble_fraction"]) * len(summary["devices"]) * summary["step_seconds"]
+    if len(summary["devices"]) > 1 and busy < summary["step_seconds"]:
+        found["one device"] = (
+            f"faster: it makes all runs in {seconds_text(busy)}; `symgraph profile` compares"
+        )
+    return found
 
 
 def _saved(summary: dict[str, Any]) -> dict[str, str]:

@@ -138,9 +138,8 @@ def measure(
                 break
             if len(took) >= PASSES and _uncertainty(samples, uses) < STABLE:
                 break
-    measured = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1)) | _figures(
-        samples, idle, native
-    )
+    unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
+    measured = unread | _figures(samples, idle, native)
     rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
     return CostTable(speed, rate, caches, measured, failed, machine, variation)
 

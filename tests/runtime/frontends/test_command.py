@@ -14,6 +14,7 @@ import yaml
 
 from runtime.frontends.cli.command import SUMMARIES, main
 from runtime.frontends.cli.config_schema import config_schema
+from runtime.frontends.cli.run import step_rows
 from symgraph.app.run_options import MODES, OPTIONS, run_parser
 from symgraph.core import columns
 from symgraph.core.glossary import MEANING
@@ -293,3 +294,21 @@ def test_names_with_markup_and_escapes_are_shown_as_they_are(tmp_path, capsys):
         assert "[red]" in text
     for file in [*tmp_path.glob("*/*.csv"), *tmp_path.glob("*.json*")]:
         assert "\x1b" not in file.read_text(encoding="utf-8"), file
+
+
+@pytest.mark.parametrize(
+    ("bubble", "devices", "said"),
+    [(0.8, 2, "in 4.00 ms"), (0.4, 2, ""), (0.6, 1, ""), (0.8, 4, "in 8.00 ms")],
+)
+def test_training_says_that_one_device_would_be_faster(bubble, devices, said):
+    """Its runs one after another take less than a step of all devices."""
+    rows = step_rows(
+        {
+            "predicted_step_seconds": 0.009,
+            "step_seconds": 0.01,
+            "bubble_fraction": bubble,
+            "devices": [f"cpu({i})" for i in range(devices)],
+        }
+    )
+    assert said in rows.get("one device", "")
+    assert ("one device" in rows) == bool(said)

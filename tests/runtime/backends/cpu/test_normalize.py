@@ -1,4 +1,4 @@
-"""Kernels of normalisation by rows against the operators' computations."""
+"""Kernels of normalisation by rows, and of sums, against the operators' computations."""
 
 from __future__ import annotations
 
@@ -75,3 +75,13 @@ def test_cases_without_kernel():
     assert bind("_layer_norm_grad", turned, axis=0)[0] is None
     halves = [x.astype("float16") for x in (data, gamma, beta)]
     assert bind("LayerNorm", halves)[0] is None
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((3, 5, 4, 6), (0, 2, 3)), ((2, 3, 5, 7), (0, 3)), ((4, 50), 1)],
+)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_sums_of_channels(shape, axis, keepdims, dtype):
+    close("sum", numbers(shape, dtype), axis=axis, keepdims=keepdims)
