@@ -180,7 +180,7 @@ SPACES = {
     "vgg": Space(
         "examples/vgg.yaml",
         ("block1", "block2", "block3", "block4", "head"),
-        micro_batches=(1,),
+        micro_batches=(1, 2, 4),
     ),
     "tagger": Space("examples/tagger.yaml", ("forward", "backward")),
 }

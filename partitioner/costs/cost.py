@@ -215,7 +215,9 @@ class CostTable:
             return self.speed.seconds_of(node, graph)
         return kernel.seconds
 
-    def seconds(self, body: Body, between: float = 0.0) -> float:
+    def seconds(
+        self, body: Body, between: float = 0.0, variables: Container[str] = frozenset()
+    ) -> float:
         """Return the seconds of one run of a body.
 
         A parameter is in a cache if the bytes read and written since its last use fit into that.
@@ -223,15 +225,17 @@ class CostTable:
         Args:
             body: the body.
             between: bytes that the rank touches before the body runs again.
+            variables: those of the whole graph: a body's other imports were made a moment ago.
         """
         graph, total, moved = body.graph, 0.0, 0.0
+        made = {name for name in body.imports if name not in variables}
         used: dict[str, float] = {}
         for node in graph:
             if node.is_variable or is_free(node, graph):
                 continue
             moved += touched_bytes(node, graph)
             kernel = self.measured.get(signature(node, graph))
-            reads = parameters(node, graph, body.imports) if kernel and kernel.levels else ()
+            reads = parameters(node, graph, made) if kernel and kernel.levels else ()
             if not kernel or not reads:
                 total += self.seconds_of(node, graph)
                 continue

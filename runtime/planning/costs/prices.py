@@ -253,12 +253,13 @@ def _body_seconds(partition: Partition, kernels: Sequence[KernelCosts]) -> dict[
     touched = [0.0] * partition.ranks
     for key, body in partition.bodies.items():
         touched[partition.rank(key)] += resident_bytes(body)
+    variables = frozenset([node.name for node in partition.graph.variables])
     seconds = {}
     for key, body in partition.bodies.items():
         rank = partition.rank(key)
         costs = kernels[rank]
-        between = () if isinstance(costs, Speed) else (touched[rank],)
-        seconds[key] = costs.seconds(body, *between)
+        surroundings = () if isinstance(costs, Speed) else (touched[rank], variables)
+        seconds[key] = costs.seconds(body, *surroundings)
     return seconds
 
 
