@@ -129,8 +129,8 @@ def measure(
             passes[0].run_short(samples)
             list(pool.map(_Pass.run_long, passes, [samples] * workers))  # all begin together
             took.append(time.perf_counter() - begin)
-            passes[0].run_near(samples)
-            passes[0].run_far(samples)
+            for part in (_Pass.run_near, _Pass.run_far):
+                list(pool.map(part, passes, [samples] * workers))
             idle.run()
             native.run()
             now = time.perf_counter()
