@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -16,6 +17,7 @@ from runtime.profiling.calibration.rates import measure_speed, seconds_of_calls
 from symgraph import cpu, rnn
 from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph
+from symgraph.core.types import Value
 from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.passes.gradients import gradients
@@ -182,6 +184,18 @@ def test_a_parameter_comes_from_the_cache_that_still_holds_it(rows, since_last_r
     assert costs.seconds_of(graph["first"], graph) == 5.0
     expected = sum(seconds[name] for name in levels.split())
     assert costs.seconds(body_of(graph), since_last_run) == expected
+
+
+def test_a_parameter_that_an_earlier_segment_read_comes_from_a_cache_too():
+    """Only what a call has made a moment ago is at hand."""
+    x, weight = sym.Variable("x"), sym.Variable("w")
+    net = sym.FullyConnected(x, weight, num_hidden=256, no_bias=True, name="product")
+    graph = lower(net, {"x": (1, 256)})
+    known = {signature(graph["product"], graph): Measured(5.0, 0.1, 20, (1.0, 10.0, 100.0))}
+    costs = CostTable(Speed(inf, 0.0), RATES, Caches(1 << 19, 1 << 23), known, {}, {})
+    body = replace(body_of(graph), imports={"w": Value("w")})
+    assert costs.seconds(body, 9 << 20, {"w"}) == 100.0
+    assert costs.seconds(body, 9 << 20) == 5.0
 
 
 def test_a_small_parameter_is_always_at_hand():

@@ -10,6 +10,7 @@ import pytest
 
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
+from runtime.planning.costs.prices import CostModel
 from runtime.profiling.calibration import bench
 from runtime.profiling.calibration import machine as measure
 from runtime.profiling.calibration.bench import host_memory
@@ -18,6 +19,8 @@ from runtime.profiling.calibration.machine import (
     measure_machine,
     measuring_ranks,
 )
+from runtime.profiling.calibration.pricing import Reach, reach_of
+from runtime.schedule.replay import Link
 from runtime.transports import ThreadCluster
 from symgraph import cpu
 from symgraph.app.config import load_config
@@ -117,6 +120,19 @@ def test_the_memory_is_that_of_the_container(limits, memory, tmp_path, monkeypat
 def test_as_many_ranks_as_cores():
     with measuring_ranks({}, None) as cluster:
         assert cluster.size == measure.core_count()
+
+
+def test_links_of_processes_are_measured_between_processes(monkeypatch):
+    """Of ranks in one process they are those of threads, which prices have."""
+    devices = cpu(0), cpu(1)
+    with ThreadCluster(2) as cluster:
+        assert reach_of(cluster, devices) == Reach()
+        monkeypatch.setattr(ThreadCluster, "ranks", (0,))
+        reach = reach_of(cluster, devices)
+    link = reach.of(CostModel({}, {("cpu", "cpu"): Link(1.0, 1.0)})).link
+    assert link == reach.links["cpu", "cpu"]
+    assert link.by_receiver
+    assert 0 < link.latency < 1
 
 
 # -- the command line --------------------------------------------------------------------------
