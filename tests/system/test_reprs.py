@@ -15,10 +15,16 @@ from runtime.training.job import prepare
 from symgraph.app.config import load_config
 from symgraph.frontend.lower import lower
 
+CHANGES = (
+    "data={kind: random, batch_size: 8}",
+    "group2ctx={first: cpu(0), second: cpu(1)}",
+    "pipeline.micro_batches=4",
+)
+
 
 @pytest.fixture(scope="module")
 def job():
-    return prepare(load_config("examples/table.yaml", ("data={kind: random, batch_size: 8}",)))
+    return prepare(load_config("examples/table.yaml", CHANGES))
 
 
 def test_what_planning_returns_is_told_in_a_line(job):
