@@ -184,18 +184,25 @@ def _numpy_functions() -> dict[str, int]:
 
 def numpy_product(x: Array, y: Array, out: Array, row: Array | None = None) -> BoundCall:
     """Bind a product by numpy's BLAS."""
-    if not (len(x) in SLOW_ROWS and y.strides[0] == y.itemsize < y.strides[1]):
-        bound = bound_gemm(_numpy_functions(), x, y, out, row)
-        if bound is not None:
-            return bound
-    return BoundCall(_by_numpy, (x, y, out, row))
-
-
-def _by_numpy(x: Array, y: Array, out: Array, row: Array | None) -> None:
     if len(x) in SLOW_ROWS and y.strides[0] == y.itemsize < y.strides[1]:
-        out[...] = (y.T @ x.T).T
-    else:
-        np.dot(x, y, out)
+        return BoundCall(_by_numpy, (_turned, x, y, out, row))
+    bound = bound_gemm(_numpy_functions(), x, y, out, row)
+    return bound or BoundCall(_by_numpy, (np.dot, x, y, out, row))
+
+
+def _turned(x: Array, y: Array, out: Array) -> None:
+    """Compute x y as (y^T x^T)^T."""
+    out[...] = (y.T @ x.T).T
+
+
+def _by_numpy(
+    multiply: Callable[[Array, Array, Array], object],
+    x: Array,
+    y: Array,
+    out: Array,
+    row: Array | None,
+) -> None:
+    multiply(x, y, out)
     if row is not None:
         add_row(out, row)
 

@@ -248,7 +248,7 @@ class _Excerpt:
         self.short = False
 
     def warm_up(self) -> None:
-        """Run all calls once; raises NodeFailed."""
+        """Run all calls to compile them, and again to time a step; raises NodeFailed."""
         self.run(Samples())
         begin = time.perf_counter()
         self.run(Samples())

@@ -123,7 +123,7 @@ def test_as_many_ranks_as_cores():
 
 
 def test_links_of_processes_are_measured_between_processes(monkeypatch):
-    """Of ranks in one process they are those of threads, which prices have."""
+    """Ranks that are threads need none: all prices have the link between two threads."""
     devices = cpu(0), cpu(1)
     with ThreadCluster(2) as cluster:
         assert reach_of(cluster, devices) == Reach()
