@@ -79,11 +79,11 @@ class MpiGroup(Group):
         self._meet(_call("bcast", root), [first.size])
         if message is None:
             first = np.empty(int(self._numbers[root, 0]), np.uint8)
-        self._wait(self._comm.Ibcast(first, root), "bcast")
+        self._wait(self._comm.Ibcast(first, root), "bcast", first)
         if message is None:
             message, rest = begun(first)
         for part in rest:
-            self._wait(self._comm.Ibcast([part, self._byte], root), "bcast", part.nbytes)
+            self._wait(self._comm.Ibcast([part, self._byte], root), "bcast", part)
         return message
 
     def _exchange(
@@ -107,7 +107,7 @@ class MpiGroup(Group):
         arriving = [layout.column(self.rank)[src] for src in sources]
         out, into = _joined(parts), np.empty(sum(arriving), np.uint8)
         request = start_collective(self._comm, layout, out, into)
-        self._wait(request, kind, max(out.size, into.size))
+        self._wait(request, kind, out, into)
         parts = np.split(into, np.cumsum(arriving)[:-1]) if arriving else []
         return [begun(part)[0] for part in parts]
 
@@ -130,7 +130,7 @@ class MpiGroup(Group):
         term = self._mpi.IN_PLACE if total is given else given
         self._meet(call)
         if given.nbytes <= EAGER_BYTES:
-            self._wait(self._comm.Iallreduce(term, total), "allreduce")
+            self._wait(self._comm.Iallreduce(term, total), "allreduce", given, total)
         else:  # MPI's blocking call is faster, and safe once all ranks have come
             self._comm.Allreduce(term, total)
         if total is not out:
@@ -141,7 +141,7 @@ class MpiGroup(Group):
         here = self.rank == root
         given, into = (self._mpi.IN_PLACE, wide) if here else (wide, None)
         self._meet(_call("reduce", root, wide.dtype, wide.shape))
-        self._wait(self._comm.Ireduce(given, into, root=root), "reduce", wide.nbytes)
+        self._wait(self._comm.Ireduce(given, into, root=root), "reduce", wide)
         if here and wide is not array:
             array[...] = wide
 
@@ -150,7 +150,7 @@ class MpiGroup(Group):
         part = np.empty(wide.size // self.size, wide.dtype)
         self._meet(_call("reduce_scatter", None, wide.dtype, wide.shape))
         request = self._comm.Ireduce_scatter_block(wide, part)
-        self._wait(request, "reduce_scatter", wide.nbytes)
+        self._wait(request, "reduce_scatter", wide, part)
         return part.astype(array.dtype, copy=False)
 
     def split(self, color: int, key: int) -> MpiGroup:
@@ -198,10 +198,12 @@ class MpiGroup(Group):
             )
             require_same_calls([t.decode() for t in texts], DIFFERENT_CALLS)
 
-    def _wait(self, request: Any, verb: str, moving: int = 0) -> None:
-        """Wait for a collective to which all ranks have come."""
+    def _wait(self, request: Any, verb: str, *buffers: Array) -> None:
+        """Wait for a collective of these buffers to which all ranks have come."""
         if not request.Test():
-            self._until(request.Test, f"{verb} with all ranks", moving=moving)
+            moving = max([buffer.nbytes for buffer in buffers])
+            awaited = f"{verb} with all ranks"
+            self._until(request.Test, awaited, moving=moving, buffers=buffers)
 
     def _take(self, src: int, tag: int, out: Bytes | None = None) -> Bytes:
         comm, status, any_tag = self._comm, self._status, self._any_tag

@@ -77,8 +77,8 @@ def gather_bytes(
         told = np.empty(comm.size, np.int64)
         until(comm.Iallgather(np.array([len(mine)]), told).Test, awaited)
         sizes = told.tolist()
-    joined = np.empty(sum(sizes), np.uint8)
-    until(comm.Iallgatherv(np.frombuffer(mine, np.uint8), [joined, sizes]).Test, awaited)
+    given, joined = np.frombuffer(mine, np.uint8), np.empty(sum(sizes), np.uint8)
+    until(comm.Iallgatherv(given, [joined, sizes]).Test, awaited, buffers=(given, joined))
     return [part.tobytes() for part in np.split(joined, np.cumsum(sizes)[:-1])]
 
 

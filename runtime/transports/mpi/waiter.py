@@ -77,6 +77,7 @@ class Waiter:
         needs: Sequence[int] = (),
         *,
         moving: int = 0,
+        buffers: Sequence[object] = (),
         run: int = EVERY_RUN,
         meeting: tuple[str, int] = ("", 0),
     ) -> T:
@@ -88,6 +89,9 @@ class Waiter:
             needs: See `Wait`; empty if messages are moving already, so that the wait ends unless a
                 rank fails.
             moving: Bytes of messages that may need this rank's polling to make progress.
+            buffers: Kept until the process ends if the wait fails, because MPI may still use
+                them. mpi4py 4.1's requests keep those of messages and of most collectives, but
+                not of Iallgatherv, Iallreduce, Ireduce and Ireduce_scatter_block.
             run: See `Wait`.
             meeting: See `Wait`.
 
@@ -109,7 +113,7 @@ class Waiter:
             self.check(awaited)
             raise RunError(f"rank {self.rank}, waiting for {awaited}: MPI says {error}") from error
         except BaseException:
-            abandon(attempt)
+            abandon((attempt, buffers))
             raise
 
     def _poll(self, attempt: Callable[[], T | None], awaited: str, busy: float, wait: Wait) -> T:

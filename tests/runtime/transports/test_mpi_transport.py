@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from runtime.transports.mpi.waiter import Waiter
+from symgraph.core.errors import TransportTimeout
 from tests.mpi.launch import LAUNCHER, left, needs_mpi
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,6 +131,18 @@ def test_no_process_is_left_when_mpiexec_is_killed(case):
         ranks = [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
         launcher.send_signal(signal.SIGKILL)
     assert left(ranks, SOON) == []
+
+
+def test_a_failed_wait_keeps_the_buffers_that_mpi_may_write():
+    """Late parts of an allgather overwrote memory that had other owners by then."""
+    waiter = Waiter(SimpleNamespace(Exception=MemoryError, ERR_TRUNCATE=0), 0, timeout=0.01)
+    into = np.empty(8)
+    kept = weakref.ref(into)
+    with pytest.raises(TransportTimeout):
+        waiter.until(lambda: None, "allgather with all ranks", buffers=(into,))
+    del into
+    gc.collect()
+    assert kept() is not None
 
 
 def test_ctrl_c_stops_all_ranks():
