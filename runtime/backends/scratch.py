@@ -9,7 +9,7 @@ estimated from their arrays.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import OpDef, find
-from symgraph.core.types import HALVES, Array, TensorType, wide
+from symgraph.core.types import HALVES, TensorType, dtype_name, wide
 from symgraph.ops.windows import windows_of
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
@@ -76,9 +76,11 @@ def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
             continue
         op = find(node.op).name
         if op in CONVOLUTIONS:
-            ins, outs = (tuple(map(_like, t)) for t in (graph.types_of(node.inputs), node.types))
-            call = KernelCall(node.attrs, ins, outs, CallContext())
-            own = max(own, conv.scratch_bytes(op, call))
+            sides = graph.types_of(node.inputs), node.types
+            direct = _conv_bytes(node, sides, dtype_name)
+            own = max(own, direct or _conv_bytes(node, sides, wide))
+            if direct:
+                continue
         elif op in PRODUCTS:
             own = max(own, gemm.scratch_bytes(node, graph))
         elif op in ATTENTION:
@@ -87,8 +89,16 @@ def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
     return own + widened
 
 
-def _like(type_: TensorType) -> Array:
-    return np.broadcast_to(np.zeros((), wide(type_.dtype)), type_.shape)
+def _conv_bytes(
+    node: Node, sides: Sequence[Sequence[TensorType]], stored: Callable[[str], str]
+) -> int:
+    """Return the bytes of a convolution whose dtypes are stored as others."""
+    ins, outs = (
+        tuple([np.broadcast_to(np.zeros((), stored(t.dtype)), t.shape) for t in side])
+        for side in sides
+    )
+    call = KernelCall(node.attrs, ins, outs, CallContext())
+    return conv.scratch_bytes(find(node.op).name, call)
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.core.types import Array
+from symgraph.core.types import Array, Shape
 
 AUTO, OPENBLAS, MKL, PACKED = "auto", "openblas", "mkl", "packed"
 FEW_ROWS = range(2, 257)  # one row reads each weight once either way; BLAS is as fast for many
@@ -149,6 +149,32 @@ def product(kind: str, x: Array, y: Array, out: Array, row: Array | None = None)
 def matmul(x: Array, y: Array, out: Array | None = None) -> Array:
     """Multiply stacks of matrices, as `numpy.matmul` does."""
     return BACK_ENDS[chosen().many].matmul(x, y, out)
+
+
+def low_matmul(
+    x: Array, x_turned: bool, y: Array, y_turned: bool, out: Array, rooms: Sequence[Array]
+) -> None:
+    """Multiply stacks of bfloat16, as uint16, or their transposes, to float32.
+
+    rooms: of `low_rooms`.
+    """
+    name = chosen().bfloat16
+    if name == PACKED:
+        packed, room = (room.view(np.uint32) for room in rooms)
+        wide = pairs.pairs_are_slower()
+        pairs.multiply_stacks(x, x_turned, y, y_turned, as_words(out), packed, room, wide)
+        return
+    x, y = (a.swapaxes(1, 2) if t else a for a, t in ((x, x_turned), (y, y_turned)))
+    for left, right, product in zip(x, y, out, strict=True):
+        function, args = BACK_ENDS[name].bind(left, right, product, None)
+        function(*args)
+
+
+def low_rooms(rows: int, inner: int, units: int) -> list[Shape]:
+    """Return the shapes in float32 of what `low_matmul` uses for such a product."""
+    if chosen().bfloat16 != PACKED:
+        return []
+    return [pairs.pairs_shape(inner, units), (pairs.room_size(rows, inner, units) // 4,)]
 
 
 def packed_product(x: Array, packed: Array, out: Array, add: Array | None = None) -> BoundCall:

@@ -61,6 +61,7 @@ STRIP = 32  # rows of float32 that are rounded together: a multiple of a panel's
 TRIES = 5
 HIGH = 0xFFFF0000
 WORD = np.dtype(np.uint32)
+SHORT, ROUNDED, EXACT = range(3)  # a product: in bfloat16, rounded to it in float32, as it is
 
 
 class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no such type
@@ -272,9 +273,10 @@ def dot_pairs(v: Vectors, total: Any, x: Any, y: Any) -> Any:
     return v.call("x86.avx512bf16.dpbf16ps.512", v.type, total, *pair)
 
 
-def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, full: Any) -> None:
+def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, form: Any) -> None:
     """Add what the block holds; write the last sums, with a bias, to out, and others to it."""
     b = v.builder
+    full, exact = (b.icmp_signed("!=", form, I64(other)) for other in (SHORT, ROUNDED))
     add, bias, out, step, columns = ends
     more = v.splat(b.icmp_signed("!=", add, I64(0)))
     last = b.icmp_signed("!=", out, I64(0))
@@ -296,6 +298,7 @@ def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, full: Any) 
                     with b.if_else(full) as (wide, short):
                         with wide:
                             number = b.bitcast(b.shl(low, words(16)), v.type)
+                            number = b.select(exact, vectors[n], number)
                             v.store_some(number, v.at(to, n, VECTOR), mask)
                         with short:
                             store_shorts(v, low, v.at(to, n, VECTOR // 2), mask)
@@ -307,7 +310,7 @@ def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, full: Any) 
 
 def tile_product(pairwise: bool) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
-    def multiply_tile(typing: Any, rows: Any, ends: Any, block: Any, more: Any, full: Any) -> Any:
+    def multiply_tile(typing: Any, rows: Any, ends: Any, block: Any, more: Any, form: Any) -> Any:
         """Multiply a tile of the left operand with one block of a panel.
 
         Args:
@@ -317,7 +320,7 @@ def tile_product(pairwise: bool) -> Any:
             block: The address of the sums of the blocks before.
             more: Whether to add them; the addresses of a bias (0: none) and of the output (0: keep
                 the sums in the block); the bytes from row to row of the output.
-            full: Whether the output is float32.
+            form: What the output is: SHORT, ROUNDED or EXACT.
         """
 
         def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -330,7 +333,7 @@ def tile_product(pairwise: bool) -> Any:
             return context.get_dummy_value()
 
         four = integers(types.int64, 4)
-        return types.void(types.int64, four, types.int64, four, types.boolean), generate
+        return types.void(types.int64, four, types.int64, four, types.int64), generate
 
     return multiply_tile
 
@@ -403,20 +406,22 @@ def pack_left(
 
 @jit
 def multiply(
-    packed: Array, a: Array, transposed: bool, bias: Array, out: Array, room: int, wide: bool
+    packed: Array, a: Array, transposed: bool, bias: Array, out: Array, room: int, how: Any
 ) -> None:
-    """Compute out = a times a packed operand, plus a row, rounded to bfloat16.
+    """Compute out = a times a packed operand, plus a row.
 
     Args:
         packed: The packed operand (inner, units), as uint32.
         a: The left operand (rows, inner), or its transpose, as uint16.
         transposed: Whether it is the transpose.
         bias: (units,), or empty, as uint16.
-        out: (rows, units), as uint16, or as uint32 for the rounded numbers in float32.
+        out: (rows, units), rounded to bfloat16, as uint16, or in float32, as uint32.
         room: The address of `room_size(rows, inner, units)` bytes.
-        wide: Whether to multiply in float32.
+        how: Whether to multiply in float32, and whether to store the sums in float32 as they are,
+            not rounded to bfloat16.
     """
-    rows, units = out.shape
+    (rows, units), (wide, exact) = out.shape, how
+    form = SHORT if out.itemsize == 2 else EXACT if exact else ROUNDED
     inner = a.shape[0] if transposed else a.shape[1]
     pairs = (inner + 1) // 2
     panels, height = (units + WIDTH - 1) // WIDTH, chunk_rows(rows, inner)
@@ -437,20 +442,45 @@ def multiply(
                 row = first
                 for t in range(tiles):
                     tile_rows = (end - row) // (tiles - t)
-                    ends = (
-                        room + t * (depth * gap + VECTOR),
-                        at,
-                        depth,
-                        min(WIDTH, units - column),
-                    )
+                    tile = room + t * (depth * gap + VECTOR)
+                    ends = tile, at, depth, min(WIDTH, units - column)
                     y = out.ctypes.data + (row * units + column) * size if last else 0
                     more = (done, extra, y, size * units)
                     block = blocks + keeps * (t * panels + panel) * ROWS * PANEL
                     if wide:
-                        multiply_wide_tile(tile_rows, ends, block, more, size == 4)
+                        multiply_wide_tile(tile_rows, ends, block, more, form)
                     else:
-                        multiply_pair_tile(tile_rows, ends, block, more, size == 4)
+                        multiply_pair_tile(tile_rows, ends, block, more, form)
                     row += tile_rows
+
+
+@jit
+def multiply_stacks(
+    x: Array,
+    x_turned: bool,
+    y: Array,
+    y_turned: bool,
+    out: Array,
+    packed: Array,
+    room: Array,
+    wide: bool,
+) -> None:
+    """Multiply stacks of matrices, or their transposes, of bfloat16, as uint16.
+
+    Args:
+        x: The left operands, transposed if `x_turned`.
+        x_turned: See x.
+        y: The right operands, transposed if `y_turned`.
+        y_turned: See y.
+        out: The products in float32, as uint32.
+        packed: Room for one right operand; see `pairs_shape`.
+        room: See `room_size`.
+        wide: Whether to multiply in float32.
+    """
+    inner, none = x.shape[1 if x_turned else 2], x.reshape(-1)[:0]
+    for i in range(len(x)):
+        pack_panels(y[i], packed, y_turned, 0, inner)
+        multiply(packed, x[i], x_turned, none, out[i], room.ctypes.data, (wide, True))
 
 
 @cache
@@ -465,7 +495,7 @@ def pairs_are_slower() -> bool:
 
     def seconds(wide: bool) -> float:
         start = time.perf_counter()
-        multiply(packed, x, False, empty, out, room.ctypes.data, wide)
+        multiply(packed, x, False, empty, out, room.ctypes.data, (wide, False))
         return time.perf_counter() - start
 
     times = [(seconds(True), seconds(False)) for _ in range(TRIES)]
@@ -511,7 +541,7 @@ def product(
 def _multiply(
     packed: Array, x: Array, turned: bool, bias: Array, out: Array, size: int, wide: bool
 ) -> None:
-    multiply(packed, x, turned, bias, out, SCRATCH.reserve(size), wide)
+    multiply(packed, x, turned, bias, out, SCRATCH.reserve(size), (wide, False))
 
 
 def _pack_and_multiply(
@@ -527,7 +557,7 @@ def _pack_and_multiply(
 ) -> None:
     packed, room = SCRATCH.arrays(WORD, shape, (size // WORD.itemsize,))
     pack_panels(y, packed, y_turned, 0, y.shape[1 if y_turned else 0])
-    multiply(packed, x, turned, bias, out, room.ctypes.data, wide)
+    multiply(packed, x, turned, bias, out, room.ctypes.data, (wide, False))
 
 
 def product_scratch(rows: int, inner: int, units: int, packed: bool) -> int:

@@ -7,8 +7,8 @@ products instead of 36 (Lavin and Gray, arXiv:1509.09308, F(2x2, 3x3)):
 
 A product for each of the 16, of all filters by all channels with all tiles, is a product of
 matrices, which BLAS does. This file changes the basis of vectors of samples; copies lay out the
-samples innermost first. The gradient of the weight is the transpose of the same formula; that of
-the data is the convolution with the weight rotated by 180 degrees.
+samples innermost first, and cast those of bfloat16. The gradient of the weight is the transpose of
+the same formula; that of the data is the convolution with the weight rotated by 180 degrees.
 
 Compiled code that knows the basis is all in this file, for numba's cache; see micro.py.
 """
@@ -16,12 +16,21 @@ Compiled code that knows the basis is all in this file, for numba's cache; see m
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import types
 
 from runtime.backends.cpu.micro import VECTOR, Vectors, integers
+from runtime.backends.cpu.rounding import (
+    SHORTS,
+    WORDS,
+    load_shorts,
+    rounded,
+    store_shorts,
+    words,
+)
 from runtime.backends.device.compile import I64, intrinsic, jit, jit_inner
 from symgraph.core.types import Array
 
@@ -86,10 +95,30 @@ def lanes(dtype: Any) -> int:
 # -- copies --------------------------------------------------------------------------------------
 
 
+def load_low(v: Vectors, address: Any, mask: Any = None) -> Any:
+    """Load a vector's numbers of bfloat16, with zeros where there is a mask that is false."""
+    b = v.builder
+    if mask is None:
+        found = b.zext(b.load(b.inttoptr(address, SHORTS.as_pointer()), align=2), WORDS)
+    else:
+        found = load_shorts(v, address, mask)
+    return b.bitcast(b.shl(found, words(16)), v.type)
+
+
+def store_low(v: Vectors, vector: Any, address: Any, mask: Any = None) -> None:
+    """Round a vector to bfloat16 and store it, where there is a mask, where that is true."""
+    b, low = v.builder, rounded(v, vector)
+    if mask is None:
+        b.store(b.trunc(low, SHORTS), b.inttoptr(address, SHORTS.as_pointer()), align=2)
+    else:
+        store_shorts(v, low, address, mask)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def bring_square(
     typing: Any,
     like: Any,
+    x: Any,
     source: Any,
     step: Any,
     target: Any,
@@ -101,7 +130,8 @@ def bring_square(
 
     Args:
         typing: numba's typing context.
-        like: An array of the element type.
+        like: An array of the vectors' type.
+        x: An array of the rows' type, that one or bfloat16 as uint16.
         source: The address of the first row.
         step: The bytes from row to row.
         target: The address to which `places` are relative.
@@ -111,31 +141,32 @@ def bring_square(
     """
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        v = Vectors(context, b, like)
-        source, step, target, places, rows, columns = args[1:]
+        v, low = Vectors(context, b, like), x.dtype == types.uint16
+        source, step, target, places, rows, columns = args[2:]
         sources = [v.at(source, i, step) for i in range(v.lanes)]
+        load = partial(load_low, v) if low else v.load
+        load_some = partial(load_low, v) if low else v.load_some
         targets = [b.add(target, place) for place in distances(v, places)]
         with b.if_else(is_whole(v, rows, columns)) as (whole, part):
             with whole:
-                for to, vector in zip(
-                    targets, v.transposed(list(map(v.load, sources))), strict=True
-                ):
+                for to, vector in zip(targets, v.transposed(list(map(load, sources))), strict=True):
                     b.store(vector, v.pointer(to), align=v.size)
             with part:
                 there = v.below(columns)
                 masks = [b.and_(there, inside(v, i, rows)) for i in range(v.lanes)]
-                some = [v.load_some(*pair) for pair in zip(sources, masks, strict=True)]
+                some = [load_some(*pair) for pair in zip(sources, masks, strict=True)]
                 for i, (to, vector) in enumerate(zip(targets, v.transposed(some), strict=True)):
                     v.store_some(vector, to, inside(v, i, columns))
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 6), generate
+    return types.void(like, x, *[types.int64] * 6), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def take_square(
     typing: Any,
     like: Any,
+    y: Any,
     source: Any,
     places: Any,
     target: Any,
@@ -144,11 +175,12 @@ def take_square(
     rows: Any,
     columns: Any,
 ) -> Any:
-    """Do the reverse of `bring_square` and add a number."""
+    """Do the reverse of `bring_square`, to rows of y's type, and add a number."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        v = Vectors(context, b, like)
-        source, places, target, step, more, rows, columns = args[1:]
+        v, low = Vectors(context, b, like), y.dtype == types.uint16
+        source, places, target, step, more, rows, columns = args[2:]
+        store_some = partial(store_low, v) if low else v.store_some
         number = v.splat(more)
         sources = [b.add(source, place) for place in distances(v, places)]
         targets = [v.at(target, i, step) for i in range(v.lanes)]
@@ -157,16 +189,20 @@ def take_square(
                 for to, vector in zip(
                     targets, v.transposed(list(map(v.load, sources))), strict=True
                 ):
-                    b.store(b.fadd(vector, number), v.pointer(to), align=v.size)
+                    total = b.fadd(vector, number)
+                    if low:
+                        store_low(v, total, to)
+                    else:
+                        b.store(total, v.pointer(to), align=v.size)
             with part:
                 some = [v.load_some(x, inside(v, i, columns)) for i, x in enumerate(sources)]
                 for i, (to, vector) in enumerate(zip(targets, v.transposed(some), strict=True)):
                     mask = b.and_(v.below(columns), inside(v, i, rows))
-                    v.store_some(b.fadd(vector, number), to, mask)
+                    store_some(b.fadd(vector, number), to, mask)
         return context.get_dummy_value()
 
     integer = types.int64
-    return types.void(like, *[integer] * 4, like.dtype, integer, integer), generate
+    return types.void(like, y, *[integer] * 4, like.dtype, integer, integer), generate
 
 
 def distances(v: Vectors, places: Any) -> list[Any]:
@@ -197,13 +233,13 @@ def places_of(lines: Array, row: int, left: int, width: int, count: int) -> Arra
 @jit_inner
 def bring(x: Array, start: int, channel: int, top: int, places: Array, lines: Array) -> None:
     """Copy one channel from row `top` on to the places of lines (rows, columns, samples)."""
-    size, count = lines.itemsize, len(places) - VECTOR
+    size, count, step = lines.itemsize, len(places) - VECTOR, x.itemsize
     for n in range(0, min(lines.shape[2], x.shape[0] - start), VECTOR // size):
         source, target = x[start + n, channel, top].ctypes.data, lines.ctypes.data + n * size
         for e in range(0, count, VECTOR // size):
             at = places.ctypes.data + 8 * e
             rows = x.shape[0] - start - n
-            bring_square(lines, source + e * size, x.strides[0], target, at, rows, count - e)
+            bring_square(lines, x, source + e * step, x.strides[0], target, at, rows, count - e)
 
 
 @jit_inner
@@ -211,12 +247,12 @@ def take(
     lines: Array, more: Any, start: int, channel: int, top: int, places: Array, y: Array
 ) -> None:
     """Put lines of one channel, plus a number, into y from row `top` on."""
-    size, count = lines.itemsize, len(places) - VECTOR
+    size, count, step = lines.itemsize, len(places) - VECTOR, y.itemsize
     for n in range(0, min(lines.shape[2], y.shape[0] - start), VECTOR // size):
         source, target = lines.ctypes.data + n * size, y[start + n, channel, top].ctypes.data
         for e in range(0, count, VECTOR // size):
-            at, rows = places.ctypes.data + 8 * e, y.shape[0] - start - n
-            take_square(lines, source, at, target + e * size, y.strides[0], more, rows, count - e)
+            at, rows, to = places.ctypes.data + 8 * e, y.shape[0] - start - n, target + e * step
+            take_square(lines, y, source, at, to, y.strides[0], more, rows, count - e)
 
 
 # -- changes of basis ----------------------------------------------------------------------------
@@ -224,7 +260,10 @@ def take(
 
 @jit
 def spread_input(x: Array, start: int, top: int, left: int, lines: Array, planes: Array) -> None:
-    """Transform data (n, channels, h, w) to (16, channels, tile rows, tile columns, samples)."""
+    """Transform data (n, channels, h, w) to (16, channels, tile rows, tile columns, samples).
+
+    Here and below, images may be of bfloat16, as uint16, beside lines and planes of float32.
+    """
     plane, row, column = planes.strides[0], lines.strides[0], lines.strides[1]
     steps = (row, column, 4 * plane, plane)
     first, end = max(0, top), min(x.shape[2], top + lines.shape[0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.backends.cpu import conv as winograd
+from runtime.backends.cpu.choice import installed, use_blas
 from runtime.backends.cpu.conv import units
 from runtime.backends.cpu.conv_blocks import blocks
 from runtime.backends.cpu.scratch import SCRATCH
@@ -129,7 +130,7 @@ def test_blocks_are_every_window_once_and_of_even_sizes(batch, counts, depth):
     assert max(sizes) <= 2 * min(sizes) or batch % 2 or counts[0] % 2
 
 
-def test_bfloat16_is_multiplied_as_float32_and_rounded_once():
+def test_few_channels_of_bfloat16_are_multiplied_as_float32_and_rounded_once():
     x, weight, bias, g, attrs = layer((16, 16, 8, 8), 16, (1, 1))
     low = [a.astype(BFLOAT16) for a in (x, weight, bias, g)]
     given = {"num_filter": 16, **attrs}, attrs, attrs
@@ -142,6 +143,56 @@ def test_bfloat16_is_multiplied_as_float32_and_rounded_once():
             bound.function(*bound.args)
             made.append(out)
         assert (made[0] == made[1].astype(BFLOAT16)).all()
+
+
+LOW_SHAPES = [
+    ((16, 32, 8, 8), 40, (1, 1)),
+    ((13, 33, 7, 5), 35, (1, 1)),  # samples, channels and lengths that are no multiples
+    ((9, 32, 33, 35), 32, (0, 2)),  # several units
+]
+
+
+def low_calls(shape, filters, pad):
+    """Bound calls on bfloat16, their outputs, and what they are in float64."""
+    x, weight, bias, g, attrs = (
+        a.astype(BFLOAT16) if isinstance(a, np.ndarray) else a for a in layer(shape, filters, pad)
+    )
+    calls = (
+        ("Convolution", (x, weight, bias), {"num_filter": filters}),
+        ("_conv_grad_data", (g, weight), {"shape": shape}),
+        ("_conv_grad_weight", (g, x), {}),
+    )
+    for op, ins, more in calls:
+        bound, (out,), _ = bind(op, ins, **attrs, **more)
+        *_, (want,) = bind(op, [a.astype("float64") for a in ins], **attrs, **more)
+        yield bound, out, want
+
+
+@pytest.mark.parametrize("blas", ["openblas", "mkl"])
+@pytest.mark.parametrize(("shape", "filters", "pad"), LOW_SHAPES)
+def test_products_of_bfloat16_err_by_a_few_roundings(shape, filters, pad, blas):
+    if blas not in installed():
+        pytest.skip(f"{blas} is not installed")
+    with use_blas(blas):
+        for bound, out, want in low_calls(shape, filters, pad):
+            assert bound.function in (winograd.convolve, winograd.weight_gradient)
+            bound.function(*bound.args)
+            error = out.astype("float64") - want
+            assert np.sqrt((error**2).mean() / (want**2).mean()) < 2.0**-7.5
+            largest = np.abs(error).max() / np.sqrt((want**2).mean())
+            assert 0 < largest < 2.0**-4
+
+
+def test_processors_without_products_of_pairs_have_the_same_bits(monkeypatch):
+    made = []
+    with use_blas("openblas"):
+        for wide in (False, True):
+            monkeypatch.setattr("runtime.backends.cpu.pairs.pairs_are_slower", lambda w=wide: w)
+            for bound, out, _ in low_calls(*LOW_SHAPES[1]):
+                bound.function(*bound.args)
+                made.append(out.astype("float32"))
+    for one, other in zip(made[:3], made[3:], strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 40])

@@ -98,7 +98,7 @@ def test_pairs_and_float32_give_the_same_bits(rng):
     outs = []
     for wide in (True, False):
         out = np.empty((30, 70), np.uint16)
-        args = as_words(x), False, as_words(x[:0, 0]), out, room.ctypes.data, wide
+        args = as_words(x), False, as_words(x[:0, 0]), out, room.ctypes.data, (wide, False)
         pairs.multiply(buffer, *args)
         outs.append(out)
     np.testing.assert_array_equal(*outs)
