@@ -8,7 +8,8 @@ step, which a native call does in a tenth of the time (see native.py). An output
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ import numpy as np
 from runtime.backends.cpu import low
 from runtime.backends.cpu.chains import blocked
 from runtime.backends.cpu.formulas import Function, loop, numpy_call
+from runtime.backends.cpu.rounding import as_words
 from runtime.backends.cpu.rows import FLOATS, copies
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array
+from symgraph.core.graph import Node
+from symgraph.core.registry import find
+from symgraph.core.types import BFLOAT16, Array, TensorType
 from symgraph.ops.formulas import FORMULAS, Formula
 from symgraph.ops.leaky_relu import KINDS
 from symgraph.ops.unary import ACTIVATIONS
@@ -71,12 +75,32 @@ BY_ELEMENT = frozenset(
 )
 
 
+def formula_of(op: str, attrs: Mapping[str, Any]) -> Formula | None:
+    """Return the formula of an operator; None: it has none."""
+    if op == "Activation":
+        return ACTIVATIONS[attrs["act_type"]][0]
+    return KINDS.get(attrs["act_type"]) if op == "LeakyReLU" else FORMULAS.get(op)
+
+
+def takes_bfloat16(node: Node, types: Sequence[TensorType]) -> bool:
+    """Tell whether a node's kernel takes arrays of bfloat16 as they are; types: of all arrays."""
+    formula = formula_of(find(node.op).name, node.attrs)
+    alike = {(t.dtype, math.prod(t.shape)) for t in types}
+    known = formula is not None and formula.name in LOOPS
+    return known and len(alike) == 1 and types[0].dtype == BFLOAT16
+
+
 def by_loop(formula: Formula, call: KernelCall) -> BoundCall | None:
     arrays = (*call.ins, *call.outs)
-    if formula.name not in LOOPS or not floating(*arrays) or len({x.size for x in arrays}) > 1:
+    if formula.name not in LOOPS or len({x.size for x in arrays}) > 1:
         return None
-    numbers = map(arrays[0].dtype.type, formula.values(call.attrs))
-    return BoundCall(LOOPS[formula.name], (*[x.reshape(-1) for x in arrays], *numbers))
+    if {x.dtype.name for x in arrays} == {BFLOAT16}:
+        kind, flat = np.float32, [as_words(x.reshape(-1)) for x in arrays]
+    elif floating(*arrays):
+        kind, flat = arrays[0].dtype.type, [x.reshape(-1) for x in arrays]
+    else:
+        return None
+    return BoundCall(LOOPS[formula.name], (*flat, *map(kind, formula.values(call.attrs))))
 
 
 def by_ufunc(op: str, call: KernelCall) -> BoundCall | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from runtime.backends.cpu.rounding import number_of, stored_in
 from runtime.backends.cpu.vector import OPTIONS, erf, exp, expm1, minimum, sigmoid, tanh, where
 from runtime.backends.device.compile import jit
 from symgraph.core.types import Array
@@ -99,6 +100,7 @@ def scalar_function(formula: Formula, number: Callable[[float], Any]) -> Functio
 def loop(formula: Formula) -> Function:
     """Return the compiled loop of a formula over flat arrays: its arrays, the output, its numbers.
 
+    Arrays of bfloat16 come as uint16; the formula is computed in float32, and rounded once.
     The output may be one of the arrays: there is a loop for each, since of a loop over an array and
     itself the compiler's vector form is not used.
     """
@@ -112,21 +114,21 @@ def loop(formula: Formula) -> Function:
     def of_one(x: Array, out: Array, *numbers: Any) -> None:
         if x.ctypes.data != out.ctypes.data:
             for j in range(len(out)):
-                out[j] = of(x[j], *numbers)
+                out[j] = stored_in(out, of(number_of(x[j]), *numbers))
         else:
             for j in range(len(out)):
-                out[j] = of(out[j], *numbers)
+                out[j] = stored_in(out, of(number_of(out[j]), *numbers))
 
     def of_two(x: Array, y: Array, out: Array, *numbers: Any) -> None:
         if x.ctypes.data == out.ctypes.data:
             for j in range(len(out)):
-                out[j] = of(out[j], y[j], *numbers)
+                out[j] = stored_in(out, of(number_of(out[j]), number_of(y[j]), *numbers))
         elif y.ctypes.data == out.ctypes.data:
             for j in range(len(out)):
-                out[j] = of(x[j], out[j], *numbers)
+                out[j] = stored_in(out, of(number_of(x[j]), number_of(out[j]), *numbers))
         else:
             for j in range(len(out)):
-                out[j] = of(x[j], y[j], *numbers)
+                out[j] = stored_in(out, of(number_of(x[j]), number_of(y[j]), *numbers))
 
     function = of_one if len(formula.arrays) == 1 else of_two
     # Loops with one name would share a file of numba's cache, which ranks may write at a time.

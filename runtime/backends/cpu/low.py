@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.backends.cpu.rounding import add, as_words, cast_all, narrow, widen
+from runtime.backends.cpu.rounding import as_words, cast_all, narrow, widen
 from runtime.backends.cpu.scratch import WIDE, whole_lines
 from runtime.backends.cpu.table import CASTING, KERNELS
 from runtime.backends.device.table import BoundCall, KernelCall, Maker
@@ -88,9 +88,4 @@ def through_float32(maker: Maker, call: KernelCall) -> BoundCall | None:
     made = wide.bound()
     if made is None:
         return None
-    arrays = (*call.ins, *call.outs)
-    kinds = {(a.dtype.name, a.size) for a in arrays}
-    two = len(call.ins) == 2  # not one and a number
-    if made.function is np.add and two and kinds == {(BFLOAT16, call.outs[0].size)}:
-        return BoundCall(add, (*[a.ctypes.data for a in arrays], call.outs[0].size))
     return BoundCall(wide, ())

@@ -92,25 +92,34 @@ narrow_vector, widen_vector = caster(True), caster(False)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def add_vector(typing: Any, x: Any, y: Any, out: Any, count: Any) -> Any:
-    """Add at most a vector's numbers of bfloat16 at two addresses, in float32, to a third."""
+def number_of(typing: Any, stored: Any) -> Any:
+    """Return a number of an array, in float32 if it is a bfloat16, as uint16."""
+    low = stored == types.uint16
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        v = Vectors(context, b, FLOATS)
-        mask = v.below(args[3])
-        words_of = [b.shl(load_shorts(v, address, mask), words(16)) for address in args[:2]]
-        total = b.fadd(*[b.bitcast(word, v.type) for word in words_of])
-        store_shorts(v, rounded(v, total), args[2], mask)
-        return context.get_dummy_value()
+        if not low:
+            return args[0]
+        return b.bitcast(b.shl(b.zext(args[0], I32), I32(16)), ir.FloatType())
 
-    return types.void(*[types.int64] * 4), generate
+    return (types.float32 if low else stored)(stored), generate
 
 
-@jit
-def add(x: int, y: int, out: int, size: int) -> None:
-    """Add arrays of bfloat16, by their addresses."""
-    for j in range(0, size, LANES):
-        add_vector(x + 2 * j, y + 2 * j, out + 2 * j, size - j)
+@intrinsic  # type: ignore[untyped-decorator]
+def stored_in(typing: Any, out: Any, number: Any) -> Any:
+    """Return a number as an array stores it: if that is of uint16, rounded to bfloat16."""
+    low = out.dtype == types.uint16
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if not low:
+            return args[1]
+        bits = b.bitcast(args[1], I32)
+        high = b.lshr(bits, I32(16))
+        near = b.lshr(b.add(b.add(bits, I32(0x7FFF)), b.and_(high, I32(1))), I32(16))
+        nan = b.or_(b.and_(high, I32(0x8000)), I32(QUIET))
+        word = b.select(b.fcmp_unordered("uno", args[1], args[1]), nan, near)
+        return b.trunc(word, ir.IntType(16))
+
+    return (types.uint16 if low else number)(out, number), generate
 
 
 @jit
