@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from runtime.backends.cpu import pool_lines
-from runtime.backends.cpu.flat import by_numpy, floating
+from runtime.backends.cpu.flat import by_numpy
+from runtime.backends.cpu.rounding import as_words, number_of, stored_in
+from runtime.backends.cpu.rows import FLOATS
 from runtime.backends.cpu.softmax import greater
 from runtime.backends.cpu.table import kernel
 from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array
+from symgraph.core.graph import Node
+from symgraph.core.registry import find
+from symgraph.core.types import BFLOAT16, Array, TensorType
 from symgraph.ops.pool import windows_over
+
+
+@jit_inner
+def window(upper: Array, lower: Array, j: int) -> Any:
+    """Return the numbers of a window, in float32 those of bfloat16, as uint16."""
+    a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
+    return number_of(a), number_of(b), number_of(c), number_of(d)
 
 
 @jit
@@ -19,8 +34,8 @@ def maxima(x: Array, y: Array) -> None:
         for row in range(y.shape[1]):
             upper, lower, to = x[i, 2 * row], x[i, 2 * row + 1], y[i, row]
             for j in range(len(to)):
-                above = greater(upper[2 * j], upper[2 * j + 1])
-                to[j] = greater(above, greater(lower[2 * j], lower[2 * j + 1]))
+                a, b, c, d = window(upper, lower, j)
+                to[j] = stored_in(to, greater(greater(a, b), greater(c, d)))
 
 
 @jit_inner
@@ -28,7 +43,7 @@ def to_upper(upper: Array, lower: Array, grad: Array, out: Array) -> None:
     """Write the upper row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)
     for j in range(len(grad)):
-        a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
+        a, b, c, d = window(upper, lower, j)
         top = greater(greater(a, b), greater(c, d))
         out[2 * j] = grad[j] if a == top else zero
         out[2 * j + 1] = grad[j] if (b == top) & (a != top) else zero
@@ -39,7 +54,7 @@ def to_lower(upper: Array, lower: Array, grad: Array, out: Array) -> None:
     """Write the lower row's gradients: those of windows whose first maximum is in it."""
     zero = out.dtype.type(0)
     for j in range(len(grad)):
-        a, b, c, d = upper[2 * j], upper[2 * j + 1], lower[2 * j], lower[2 * j + 1]
+        a, b, c, d = window(upper, lower, j)
         top = greater(greater(a, b), greater(c, d))
         free = (a != top) & (b != top)
         out[2 * j] = grad[j] if (c == top) & free else zero
@@ -59,24 +74,33 @@ def maxima_gradient(g: Array, x: Array, out: Array) -> None:
         out[i, 2 * rows :] = 0
 
 
-def halves(call: KernelCall, data: Array) -> bool:
+def halves(attrs: Mapping[str, Any], data: Array | TensorType) -> bool:
     """Tell whether this is a maximum over windows of 2x2 with stride 2, all inside the data."""
-    if call.attrs["pool_type"] != "max" or data.ndim != 4 or call.attrs["global_pool"]:
+    if attrs["pool_type"] != "max" or len(data.shape) != 4 or attrs["global_pool"]:
         return False
-    windows, counts = windows_over(call.attrs, data.shape)
+    windows, counts = windows_over(attrs, data.shape)
     inside = all(2 * n <= length for n, length in zip(counts, data.shape[2:], strict=True))
     plain = not any(windows.pad) and windows.kernel == windows.stride == (2, 2)
-    return plain and inside and floating(data)
+    return plain and inside and str(data.dtype) in (*FLOATS, BFLOAT16)
+
+
+def takes_bfloat16(node: Node, types: Sequence[TensorType]) -> bool:
+    """Tell whether a node's kernel takes arrays of bfloat16 as they are; types: of all arrays."""
+    if find(node.op).name not in ("Pooling", "_max_pool_grad"):
+        return False
+    data = max(types, key=lambda type_: math.prod(type_.shape))
+    return {t.dtype for t in types} == {BFLOAT16} and halves(node.attrs, data)
 
 
 def images(x: Array) -> Array:
-    return x.reshape(-1, *x.shape[2:])
+    whole = x.reshape(-1, *x.shape[2:])
+    return as_words(whole) if x.dtype.name == BFLOAT16 else whole
 
 
 @kernel("Pooling")
 def pooling(call: KernelCall) -> BoundCall | None:
     (x,), (y,) = call.ins, call.outs
-    if halves(call, x):
+    if halves(call.attrs, x):
         return BoundCall(maxima, (images(x), images(y)))
     return by_numpy(pool_lines.pooled, call.attrs, x, out=y)
 
@@ -84,7 +108,7 @@ def pooling(call: KernelCall) -> BoundCall | None:
 @kernel("_max_pool_grad")
 def max_pool_grad(call: KernelCall) -> BoundCall | None:
     (g, x), (out,) = call.ins, call.outs
-    if halves(call, x):
+    if halves(call.attrs, x):
         return BoundCall(maxima_gradient, (images(g), images(x), images(out)))
     lines = pool_lines.lines_of(call.attrs, x.shape)
     return by_numpy(pool_lines.maxima_gradient, g, x, lines, out=out)

@@ -233,7 +233,7 @@ def test_calls_of_two_threads_do_not_meet():
 HALVES = {"kernel": (2, 2), "stride": (2, 2)}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, BFLOAT16])
 @pytest.mark.parametrize("shape", [(2, 3, 4, 6), (1, 2, 5, 7), (1, 1, 2, 2), (2, 2, 64, 33)])
 def test_maxima_of_halves(shape, dtype):
     """With many equal elements, of which the first counts."""
