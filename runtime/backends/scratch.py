@@ -17,7 +17,7 @@ import numpy as np
 
 from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
-from runtime.backends.cpu import attention, conv, flat, gemm, low, pool
+from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
 from runtime.backends.cuda import BESIDE, KERNELS, rank_memory
 from runtime.backends.cuda.base import PLANNED, Needs, absent
@@ -85,9 +85,7 @@ def _on_host(calls: Sequence[tuple[Node, Graph]]) -> int:
             own = max(own, gemm.scratch_bytes(node, graph))
         elif op in ATTENTION:
             own = max(own, attention.scratch_bytes(node, graph))
-        types = (*graph.types_of(node.inputs), *node.types)
-        if not (flat.takes_bfloat16(node, types) or pool.takes_bfloat16(node, types)):
-            widened = max(widened, low.wide_bytes(node, graph))
+        widened = max(widened, low.wide_bytes(node, graph))
     return own + widened
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,10 @@ import numpy as np
 from runtime.backends.cpu import low
 from runtime.backends.cpu.chains import blocked
 from runtime.backends.cpu.formulas import Function, loop, numpy_call
-from runtime.backends.cpu.rounding import as_words
+from runtime.backends.cpu.rounding import as_stored
 from runtime.backends.cpu.rows import FLOATS, copies
-from runtime.backends.cpu.table import kernel
+from runtime.backends.cpu.table import TAKES_LOW, kernel
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.graph import Node
-from symgraph.core.registry import find
 from symgraph.core.types import BFLOAT16, Array, TensorType
 from symgraph.ops.formulas import FORMULAS, Formula
 from symgraph.ops.leaky_relu import KINDS
@@ -82,24 +81,26 @@ def formula_of(op: str, attrs: Mapping[str, Any]) -> Formula | None:
     return KINDS.get(attrs["act_type"]) if op == "LeakyReLU" else FORMULAS.get(op)
 
 
-def takes_bfloat16(node: Node, types: Sequence[TensorType]) -> bool:
-    """Tell whether a node's kernel takes arrays of bfloat16 as they are; types: of all arrays."""
-    formula = formula_of(find(node.op).name, node.attrs)
+def has_low_loop(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell whether a loop takes these arrays, all of bfloat16."""
+    formula = formula_of(op, attrs)
     alike = {(t.dtype, math.prod(t.shape)) for t in types}
     known = formula is not None and formula.name in LOOPS
     return known and len(alike) == 1 and types[0].dtype == BFLOAT16
+
+
+TAKES_LOW |= {op: partial(has_low_loop, op) for op in (*FORMULAS, "Activation", "LeakyReLU")}
 
 
 def by_loop(formula: Formula, call: KernelCall) -> BoundCall | None:
     arrays = (*call.ins, *call.outs)
     if formula.name not in LOOPS or len({x.size for x in arrays}) > 1:
         return None
-    if {x.dtype.name for x in arrays} == {BFLOAT16}:
-        kind, flat = np.float32, [as_words(x.reshape(-1)) for x in arrays]
-    elif floating(*arrays):
-        kind, flat = arrays[0].dtype.type, [x.reshape(-1) for x in arrays]
-    else:
+    is_low = {x.dtype.name for x in arrays} == {BFLOAT16}
+    if not is_low and not floating(*arrays):
         return None
+    kind = np.float32 if is_low else arrays[0].dtype.type
+    flat = [as_stored(x.reshape(-1)) for x in arrays]
     return BoundCall(LOOPS[formula.name], (*flat, *map(kind, formula.values(call.attrs))))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from runtime.backends.cpu.rounding import as_words, cast_all, narrow, widen
 from runtime.backends.cpu.scratch import WIDE, whole_lines
-from runtime.backends.cpu.table import CASTING, KERNELS
+from runtime.backends.cpu.table import CASTING, KERNELS, TAKES_LOW
 from runtime.backends.device.table import BoundCall, KernelCall, Maker
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find, no_flops
@@ -74,10 +74,13 @@ def casts(pairs: Sequence[tuple[Array, Array]]) -> list[BoundCall]:
 
 def wide_bytes(node: Node, graph: Graph) -> int:
     """Return the bytes of `WIDE` that a node's call uses, if its kernel is that of float32."""
-    if find(node.op).flops is no_flops or node.op in CASTING or node.op not in KERNELS:
+    op, types = find(node.op).name, (*graph.types_of(node.inputs), *node.types)
+    if find(op).flops is no_flops or op in CASTING or op not in KERNELS:
         return 0
-    types = [t for t in (*graph.types_of(node.inputs), *node.types) if t.dtype in HALVES]
-    return sum(whole_lines(FLOAT32, [t.shape for t in types])) + 64 * bool(types)
+    if op in TAKES_LOW and TAKES_LOW[op](node.attrs, types):
+        return 0
+    shapes = [t.shape for t in types if t.dtype in HALVES]
+    return sum(whole_lines(FLOAT32, shapes)) + 64 * bool(shapes)
 
 
 def through_float32(maker: Maker, call: KernelCall) -> BoundCall | None:

@@ -7,17 +7,19 @@ data's dtype; these sums are added up in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from runtime.backends.cpu.flat import floating
+from runtime.backends.cpu.rounding import as_stored, number_of, stored_in
 from runtime.backends.cpu.rows import by_row
-from runtime.backends.cpu.table import kernel
+from runtime.backends.cpu.table import TAKES_LOW, kernel
 from runtime.backends.device.compile import jit, jit_inner, jit_inner_reassoc
 from runtime.backends.device.operands import by_channel
 from runtime.backends.device.table import BoundCall, CallContext, KernelCall
-from symgraph.core.types import Array
+from symgraph.core.types import BFLOAT16, Array, Shape, TensorType
 from symgraph.ops.reduce import axes_in
 
 MIN_RUN = 4  # contiguous elements of a channel; with fewer numpy is faster
@@ -26,27 +28,28 @@ TOGETHER = 64  # rows whose gradients of gamma and beta are summed in the data's
 
 @jit_inner_reassoc
 def run_sum(row: Array) -> float:
-    total = row.dtype.type(0)
+    total = number_of(row.dtype.type(0))
     for j in range(len(row)):
-        total += row[j]
+        total += number_of(row[j])
     return float(total)
 
 
 @jit_inner_reassoc
 def run_squares(row: Array, mean: Any) -> float:
     """Sum (row - mean) ** 2."""
-    total = row.dtype.type(0)
+    total = number_of(row.dtype.type(0))
     for j in range(len(row)):
-        total += (row[j] - mean) * (row[j] - mean)
+        distance = number_of(row[j]) - mean
+        total += distance * distance
     return float(total)
 
 
 @jit_inner_reassoc
 def run_products(g: Array, row: Array, mean: Any) -> float:
     """Sum g * (row - mean)."""
-    total = row.dtype.type(0)
+    total = number_of(row.dtype.type(0))
     for j in range(len(row)):
-        total += g[j] * (row[j] - mean)
+        total += number_of(g[j]) * (number_of(row[j]) - mean)
     return float(total)
 
 
@@ -84,12 +87,12 @@ def normalize(
         if of_batch:
             moments(x, c, mean, var)
         scale = 1 / math.sqrt(var[c] + eps)
-        factor = y.dtype.type(scale if fixed else scale * gamma[c])
+        factor = mean.dtype.type(scale if fixed else scale * gamma[c])
         center, shift = mean[c], beta[c]
         for n in range(x.shape[0]):
             row, to = x[n, c], y[n, c]
             for j in range(len(to)):
-                to[j] = (row[j] - center) * factor + shift
+                to[j] = stored_in(to, (number_of(row[j]) - center) * factor + shift)
 
 
 @jit
@@ -116,15 +119,16 @@ def gradients(
             along += run_products(g[n, c], x[n, c], mean[c])
         of_beta[c], of_gamma[c] = total, 0 if fixed else along * rstd
         scale = rstd if fixed else rstd * gamma[c]
-        factor, center = of_x.dtype.type(scale), mean[c]
-        shift = slope = of_x.dtype.type(0)
+        factor, center = mean.dtype.type(scale), mean[c]
+        shift = slope = mean.dtype.type(0)
         if of_batch:
-            shift = of_x.dtype.type(total / count)
-            slope = of_x.dtype.type(along * rstd * rstd / count)
+            shift = mean.dtype.type(total / count)
+            slope = mean.dtype.type(along * rstd * rstd / count)
         for n in range(x.shape[0]):
             row, grad, to = x[n, c], g[n, c], of_x[n, c]
             for j in range(len(to)):
-                to[j] = (grad[j] - shift - (row[j] - center) * slope) * factor
+                distance = number_of(row[j]) - center
+                to[j] = stored_in(to, (number_of(grad[j]) - shift - distance * slope) * factor)
 
 
 class States(NamedTuple):
@@ -161,11 +165,28 @@ def normalize_by_phase(
         to[...] = keep * moving + (1 - keep) * batch
 
 
+def fits(vector: Array, *images: Array) -> bool:
+    """Tell whether there are loops for these dtypes: of images beside vectors of channels."""
+    low = {x.dtype.name for x in images} == {BFLOAT16} and vector.dtype == np.float32
+    return low or floating(vector, *images)
+
+
+def takes_low_images(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell whether the kernels below take these arrays, whose data is of bfloat16."""
+    data = types[0]
+    rest = math.prod(data.shape[attrs["axis"] % len(data.shape) + 1 :])
+    images = {t.dtype for t in types if t.shape == data.shape}
+    return images == {BFLOAT16} and rest >= MIN_RUN
+
+
+TAKES_LOW |= dict.fromkeys(("BatchNorm", "_batch_norm_grad"), takes_low_images)
+
+
 @kernel("BatchNorm")
 def batch_norm(call: KernelCall) -> BoundCall | None:
     (x, gamma, beta, *old), (y, mean, var, *after), a = call.ins, call.outs, call.attrs
-    data, out = by_channel(x, a["axis"]), by_channel(y, a["axis"])
-    if not floating(x, gamma, y) or data.shape[2] < MIN_RUN:
+    data, out = (as_stored(by_channel(v, a["axis"])) for v in (x, y))
+    if not fits(gamma, x, y) or data.shape[2] < MIN_RUN:
         return None
     inputs = data, gamma, beta, a["eps"], a["fix_gamma"]
     states, outs = States(tuple(old), tuple(after), a["momentum"]), (out, mean, var)
@@ -182,8 +203,8 @@ def gradients_by_phase(context: CallContext, frozen: bool, args: tuple[Any, ...]
 @kernel("_batch_norm_grad")
 def batch_norm_grad(call: KernelCall) -> BoundCall | None:
     (x, gamma, mean, var, g), (of_x, of_gamma, of_beta), a = call.ins, call.outs, call.attrs
-    data, grad, out = (by_channel(v, a["axis"]) for v in (x, g, of_x))
-    if not floating(x, gamma, g) or data.shape[2] < MIN_RUN:
+    data, grad, out = (as_stored(by_channel(v, a["axis"])) for v in (x, g, of_x))
+    if not fits(gamma, x, g, of_x) or data.shape[2] < MIN_RUN:
         return None
     args = data, gamma, mean, var, grad, a["eps"], a["fix_gamma"], out, of_gamma, of_beta
     return BoundCall(gradients_by_phase, (call.context, a["use_global_stats"], args))
@@ -196,21 +217,37 @@ def sum_channels(x: Array, out: Array) -> None:
         total = 0.0
         for n in range(x.shape[0]):
             total += run_sum(x[n, c])
-        out[c] = total
+        out[c] = stored_in(out, total)
+
+
+def channels(attrs: Mapping[str, Any], shape: Shape) -> Shape | None:
+    """Reshape data that is summed to (samples, channels, rest); None if it cannot be done."""
+    axes = axes_in(attrs, len(shape))
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    if not kept or kept[-1] - kept[0] >= len(kept) or not math.prod(shape):
+        return None
+    rest = math.prod(shape[kept[-1] + 1 :])
+    middle = math.prod(shape[kept[0] : kept[-1] + 1])
+    return (math.prod(shape[: kept[0]]), middle, rest) if rest >= MIN_RUN else None
+
+
+def sums_low(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell whether the kernel below takes these arrays, all of bfloat16."""
+    return {t.dtype for t in types} == {BFLOAT16} and channels(attrs, types[0].shape) is not None
+
+
+TAKES_LOW["sum"] = sums_low
 
 
 @kernel("sum")
 def sum_around(call: KernelCall) -> BoundCall | None:
     """Bind the sum over all axes but some between the first and the last, as of a bias."""
     (x,), (out,) = call.ins, call.outs
-    axes = axes_in(call.attrs, x.ndim)
-    kept = [axis for axis in range(x.ndim) if axis not in axes]
-    if not kept or kept[-1] - kept[0] >= len(kept) or not floating(x):
+    shape = channels(call.attrs, x.shape)
+    low = x.dtype.name == out.dtype.name == BFLOAT16
+    if shape is None or not (low or floating(x)):
         return None
-    rest = math.prod(x.shape[kept[-1] + 1 :])
-    if rest < MIN_RUN or not x.size:
-        return None
-    return BoundCall(sum_channels, (x.reshape(-1, out.size, rest), out.reshape(-1)))
+    return BoundCall(sum_channels, (as_stored(x).reshape(shape), as_stored(out).reshape(-1)))
 
 
 # -- rows --------------------------------------------------------------------------------------

@@ -8,14 +8,12 @@ from typing import Any
 
 from runtime.backends.cpu import pool_lines
 from runtime.backends.cpu.flat import by_numpy
-from runtime.backends.cpu.rounding import as_words, number_of, stored_in
+from runtime.backends.cpu.rounding import as_stored, number_of, stored_in
 from runtime.backends.cpu.rows import FLOATS
 from runtime.backends.cpu.softmax import greater
-from runtime.backends.cpu.table import kernel
+from runtime.backends.cpu.table import TAKES_LOW, kernel
 from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.graph import Node
-from symgraph.core.registry import find
 from symgraph.core.types import BFLOAT16, Array, TensorType
 from symgraph.ops.pool import windows_over
 
@@ -84,17 +82,17 @@ def halves(attrs: Mapping[str, Any], data: Array | TensorType) -> bool:
     return plain and inside and str(data.dtype) in (*FLOATS, BFLOAT16)
 
 
-def takes_bfloat16(node: Node, types: Sequence[TensorType]) -> bool:
-    """Tell whether a node's kernel takes arrays of bfloat16 as they are; types: of all arrays."""
-    if find(node.op).name not in ("Pooling", "_max_pool_grad"):
-        return False
+def low_halves(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell the same of a call on bfloat16."""
     data = max(types, key=lambda type_: math.prod(type_.shape))
-    return {t.dtype for t in types} == {BFLOAT16} and halves(node.attrs, data)
+    return {t.dtype for t in types} == {BFLOAT16} and halves(attrs, data)
+
+
+TAKES_LOW |= dict.fromkeys(("Pooling", "_max_pool_grad"), low_halves)
 
 
 def images(x: Array) -> Array:
-    whole = x.reshape(-1, *x.shape[2:])
-    return as_words(whole) if x.dtype.name == BFLOAT16 else whole
+    return as_stored(x.reshape(-1, *x.shape[2:]))
 
 
 @kernel("Pooling")

@@ -13,7 +13,7 @@ from numba import types
 
 from runtime.backends.cpu.micro import VECTOR, Vectors
 from runtime.backends.device.compile import I32, I64, VOID, call_llvm, intrinsic, jit
-from symgraph.core.types import Array
+from symgraph.core.types import BFLOAT16, Array
 
 LANES = VECTOR // 4
 QUIET = 0x7FC0
@@ -112,11 +112,12 @@ def stored_in(typing: Any, out: Any, number: Any) -> Any:
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if not low:
             return args[1]
-        bits = b.bitcast(args[1], I32)
+        single = b.fptrunc(args[1], ir.FloatType()) if number == types.float64 else args[1]
+        bits = b.bitcast(single, I32)
         high = b.lshr(bits, I32(16))
         near = b.lshr(b.add(b.add(bits, I32(0x7FFF)), b.and_(high, I32(1))), I32(16))
         nan = b.or_(b.and_(high, I32(0x8000)), I32(QUIET))
-        word = b.select(b.fcmp_unordered("uno", args[1], args[1]), nan, near)
+        word = b.select(b.fcmp_unordered("uno", single, single), nan, near)
         return b.trunc(word, ir.IntType(16))
 
     return (types.uint16 if low else number)(out, number), generate
@@ -149,6 +150,11 @@ def narrow(wide: Array, low: Array) -> None:
     source, target = wide.ctypes.data, low.ctypes.data
     for j in range(0, low.size, LANES):
         narrow_vector(source + 4 * j, target + 2 * j, low.size - j)
+
+
+def as_stored(array: Array) -> Array:
+    """View bfloat16 as uint16, as compiled loops take it; return others as they are."""
+    return as_words(array) if array.dtype.name == BFLOAT16 else array
 
 
 def as_words(array: Array) -> Array:

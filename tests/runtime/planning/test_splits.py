@@ -230,13 +230,13 @@ def test_a_memory_limit_makes_more_micro_batches():
     x = sym.Variable("data")
     for i in range(4):
         x = sym.Activation(sym.FullyConnected(x, num_hidden=8, name=f"fc{i}"), act_type="tanh")
-    loss, feeds = sg.sym.MakeLoss(x, name="loss"), {"data": Feed(TensorType((1024, 8), "float32"))}
+    loss, feeds = sg.sym.MakeLoss(x, name="loss"), {"data": Feed(TensorType((128, 8), "float32"))}
 
     def made(micro_batches: int | str, memory: int) -> Plan:
         options = Options(schedule="1f1b", micro_batches=micro_batches, memory=memory, update=True)
         return plan(loss, feeds, options, wrt=None)
 
-    peaks = {count: made(count, 1 << 30).account[0].peak for count in (1, 2, 1024)}
+    peaks = {count: made(count, 1 << 30).account[0].peak for count in (1, 2, 128)}
     assert len(made("auto", peaks[1]).sizes) == 1
     assert len(made("auto", peaks[1] - 1).sizes) == 2
     with pytest.raises(LimitError) as caught:

@@ -12,10 +12,11 @@ from runtime.backends.cpu.gemm import available, pack
 from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import has_pair_products
 from runtime.backends.cpu.rounding import as_words, narrow, widen
-from runtime.backends.cpu.table import KERNELS
+from runtime.backends.cpu.table import KERNELS, TAKES_LOW
 from runtime.backends.device.table import CallContext, KernelCall
-from symgraph.core.params import parse_params
-from symgraph.core.registry import computation, find
+from symgraph.core.params import Site, parse_params
+from symgraph.core.registry import Env, computation, find, infer
+from symgraph.core.types import TensorType
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALF_STEP = 2.0**-8  # of a bfloat16, relative
@@ -146,6 +147,44 @@ def test_operators_in_16_bits_round_once(name, shapes, given, low, rng):
     step = np.finfo(np.float16).eps if low == "float16" else 2.0**-7
     for out, want in zip(outs, wanted, strict=True):
         np.testing.assert_allclose(out.astype("f8"), want.astype("f8"), step, 0.02)
+
+
+IMAGE, VECTOR = (4, 6, 10, 14), (6,)
+AS_IT_IS = [  # operators whose kernels take images of bfloat16, beside vectors of float32
+    ("elemwise_mul", [IMAGE, IMAGE], {}),
+    ("Activation", [IMAGE], {"act_type": "tanh"}),
+    ("LeakyReLU", [IMAGE], {"act_type": "elu"}),
+    ("_relu_grad", [IMAGE, IMAGE], {}),
+    ("Pooling", [IMAGE], {"kernel": (2, 2), "stride": (2, 2)}),
+    ("_max_pool_grad", [(4, 6, 5, 7), IMAGE], {"kernel": (2, 2), "stride": (2, 2)}),
+    ("sum", [IMAGE], {"axis": (0, 2, 3)}),
+    ("BatchNorm", [IMAGE, *[VECTOR] * 4], {"fix_gamma": False}),
+    ("_batch_norm_grad", [IMAGE, *[VECTOR] * 3, IMAGE], {"fix_gamma": False}),
+]
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(("name", "shapes", "given"), AS_IT_IS, ids=[c[0] for c in AS_IT_IS])
+def test_kernels_that_take_bfloat16_give_the_bits_of_casts(name, shapes, given, train, rng):
+    op = find(name)
+    attrs = parse_params(op.name, name, op.params, given)
+    low = [
+        np.abs(numbers(rng, shape, "float32")) if shape == VECTOR else numbers(rng, shape)
+        for shape in shapes
+    ]
+    made = []
+    for ins in (low, [x.astype("float32") for x in low]):
+        types = [TensorType(x.shape, x.dtype.name) for x in ins]
+        types += infer(op, Site(name, name, attrs), types)
+        outs = [np.full(t.shape, 77, t.dtype) for t in types[len(ins) :]]
+        context = CallContext()
+        context.env = Env(train=train)
+        function, args = KERNELS[op.name](KernelCall(attrs, tuple(ins), tuple(outs), context))
+        function(*args)
+        made.append(outs)
+        assert TAKES_LOW[op.name](attrs, types) == (ins is low)
+    for out, wide in zip(*made, strict=True):
+        np.testing.assert_array_equal(out, wide.astype(out.dtype))
 
 
 def test_the_gradient_of_softmax_writes_what_its_cast_would(rng):
