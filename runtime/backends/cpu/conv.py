@@ -17,6 +17,7 @@ import numpy as np
 from runtime.backends.cpu import conv_blocks
 from runtime.backends.cpu.choice import low_matmul, low_rooms, matmul
 from runtime.backends.cpu.flat import by_numpy, floating
+from runtime.backends.cpu.low import FLOAT32
 from runtime.backends.cpu.micro import available
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
@@ -39,7 +40,6 @@ MIN_SAMPLES = 8  # samples are processed in whole vectors
 MIN_TILES = 32  # of all samples; with fewer, transforming the weight costs too much
 COLUMNS = range(128, 1025)  # of a unit's products: BLAS gains nothing from more
 UNIT_BYTES = 1 << 23  # of a unit's transformed data, within COLUMNS: the size of the cache
-FLOAT32 = np.dtype(np.float32)
 BASIS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # G
 
 

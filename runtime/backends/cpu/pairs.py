@@ -42,6 +42,7 @@ from runtime.backends.cpu.rounding import (
     SHORTS,
     WORDS,
     as_words,
+    load_low,
     load_shorts,
     masked,
     narrow,
@@ -284,8 +285,7 @@ def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, form: Any) 
     bias = b.select(biased, bias, block)  # an address that exists, even for a load of nothing
     for n in range(len(tile[0])):
         mask = v.below(b.sub(columns, I64(n * v.lanes)))
-        row = load_shorts(v, v.at(bias, n, VECTOR // 2), b.and_(mask, v.splat(biased)))
-        extra = b.bitcast(b.shl(row, words(16)), v.type)
+        extra = load_low(v, v.at(bias, n, VECTOR // 2), b.and_(mask, v.splat(biased)))
         for line, vectors in enumerate(tile):
             at = v.at(block, line * PANEL + n * VECTOR)
             vectors[n] = b.fadd(b.fadd(vectors[n], v.load_some(at, more)), extra)

@@ -56,6 +56,25 @@ def store_shorts(v: Vectors, vector: Any, address: Any, mask: Any) -> None:
     call_llvm(v.builder, f"masked.store.v{LANES}i16.p0", VOID, *args)
 
 
+def load_low(v: Vectors, address: Any, mask: Any = None) -> Any:
+    """Load a vector's numbers of bfloat16, with zeros where there is a mask that is false."""
+    b = v.builder
+    if mask is None:
+        found = b.zext(b.load(b.inttoptr(address, SHORTS.as_pointer()), align=2), WORDS)
+    else:
+        found = load_shorts(v, address, mask)
+    return b.bitcast(b.shl(found, words(16)), v.type)
+
+
+def store_low(v: Vectors, vector: Any, address: Any, mask: Any = None) -> None:
+    """Round a vector to bfloat16 and store it, where there is a mask, where that is true."""
+    b, low = v.builder, rounded(v, vector)
+    if mask is None:
+        b.store(b.trunc(low, SHORTS), b.inttoptr(address, SHORTS.as_pointer()), align=2)
+    else:
+        store_shorts(v, low, address, mask)
+
+
 def caster(narrows: bool) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
     def cast_vector(typing: Any, source: Any, target: Any, count: Any) -> Any:
@@ -64,23 +83,18 @@ def caster(narrows: bool) -> Any:
         def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
             v = Vectors(context, b, FLOATS)
             source, target, count = args
-            short = SHORTS.as_pointer()
             with b.if_else(b.icmp_signed(">=", count, I64(LANES))) as (full, part):
                 with full:
                     if narrows:
-                        low = b.trunc(rounded(v, v.load(source)), SHORTS)
-                        b.store(low, b.inttoptr(target, short), align=2)
+                        store_low(v, v.load(source), target)
                     else:
-                        low = b.zext(b.load(b.inttoptr(source, short), align=2), WORDS)
-                        wide = b.shl(low, words(16))
-                        b.store(wide, b.inttoptr(target, WORDS.as_pointer()), align=4)
+                        b.store(load_low(v, source), v.pointer(target), align=4)
                 with part:
                     mask = v.below(count)
                     if narrows:
-                        store_shorts(v, rounded(v, v.load_some(source, mask)), target, mask)
+                        store_low(v, v.load_some(source, mask), target, mask)
                     else:
-                        wide = b.shl(load_shorts(v, source, mask), words(16))
-                        v.store_some(b.bitcast(wide, v.type), target, mask)
+                        v.store_some(load_low(v, source, mask), target, mask)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), generate

@@ -23,14 +23,7 @@ import numpy as np
 from numba import types
 
 from runtime.backends.cpu.micro import VECTOR, Vectors, integers
-from runtime.backends.cpu.rounding import (
-    SHORTS,
-    WORDS,
-    load_shorts,
-    rounded,
-    store_shorts,
-    words,
-)
+from runtime.backends.cpu.rounding import load_low, store_low
 from runtime.backends.device.compile import I64, intrinsic, jit, jit_inner
 from symgraph.core.types import Array
 
@@ -93,25 +86,6 @@ def lanes(dtype: Any) -> int:
 
 
 # -- copies --------------------------------------------------------------------------------------
-
-
-def load_low(v: Vectors, address: Any, mask: Any = None) -> Any:
-    """Load a vector's numbers of bfloat16, with zeros where there is a mask that is false."""
-    b = v.builder
-    if mask is None:
-        found = b.zext(b.load(b.inttoptr(address, SHORTS.as_pointer()), align=2), WORDS)
-    else:
-        found = load_shorts(v, address, mask)
-    return b.bitcast(b.shl(found, words(16)), v.type)
-
-
-def store_low(v: Vectors, vector: Any, address: Any, mask: Any = None) -> None:
-    """Round a vector to bfloat16 and store it, where there is a mask, where that is true."""
-    b, low = v.builder, rounded(v, vector)
-    if mask is None:
-        b.store(b.trunc(low, SHORTS), b.inttoptr(address, SHORTS.as_pointer()), align=2)
-    else:
-        store_shorts(v, low, address, mask)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
