@@ -60,7 +60,8 @@ CALLS = {8: 4e-3, 64: 5e-4}
 READS = 8  # the most calls in a row that read parameters
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
 LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
-STABLE = 0.01  # the uncertainty of a graph's time that ends the measurement
+STABLE = 0.01  # the uncertainty of a graph's time, as a part of it, that ends the measurement
+SMALL = 2e-6  # the same in seconds: a message costs ten times as much
 SHORT = 5e-3  # seconds of a pass that is too short to tell how much the machine varies
 SHORT_STEP = 1e-4  # seconds: of shorter steps, waits for Python's lock would be a part
 IDLE_CALLS = 200
@@ -136,7 +137,7 @@ def measure(
             now = time.perf_counter()
             if now + (now - ready) / len(took) > begun + seconds and len(took) >= LEAST:
                 break
-            if len(took) >= PASSES and _uncertainty(samples, uses) < STABLE:
+            if len(took) >= PASSES and _is_certain(samples, uses):
                 break
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured = unread | _figures(samples, idle, native)
@@ -184,14 +185,14 @@ def midmean(times: Sequence[float]) -> float:
     return float(np.mean(ordered[cut : len(ordered) - cut]))
 
 
-def _uncertainty(samples: Samples, uses: Mapping[str, int]) -> float:
-    """Return the uncertainty of the time of all calls, as a part of it, by the samples' spread."""
+def _is_certain(samples: Samples, uses: Mapping[str, int]) -> bool:
+    """Tell whether the time of all calls is known well, by the samples' spread."""
     total = error = 0.0
     for text, times in samples.every.items():
         low, median, high = np.percentile(times, (25, 50, 75))
         total += uses[text] * median
         error += uses[text] * (high - low) / len(times) ** 0.5
-    return error / total if total else 0.0
+    return error <= max(STABLE * total, SMALL)
 
 
 # -- excerpts ------------------------------------------------------------------------------------
