@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.backends.cpu import pairs
+from runtime.backends.cpu import pair_calls, pairs
 from runtime.backends.cpu.blas import BACK_ENDS
-from runtime.backends.cpu.micro import available, multiply, pack_as_is, packed_shape
+from runtime.backends.cpu.helpers import HELPERS, cut_evenly, part_count
+from runtime.backends.cpu.micro import ROWS, available, multiply, pack_as_is, packed_shape
 from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
@@ -190,8 +191,13 @@ def packed_product(x: Array, packed: Array, out: Array, add: Array | None = None
     assert units == 1 or out.strides[1] == out.itemsize
     more = (0, 0) if add is None else (add.ctypes.data, add.strides[0] if add.ndim == 2 else 0)
     steps = x.strides[0], more[1], out.strides[0]
-    sizes = len(x), inner, units
-    return BoundCall(multiply, (packed, x.ctypes.data, more[0], out.ctypes.data, sizes, steps))
+    starts, parts = (x.ctypes.data, more[0], out.ctypes.data), []
+    for first, end in cut_evenly(len(x), part_count(len(x), inner, units), ROWS):
+        at = [start and start + first * step for start, step in zip(starts, steps, strict=True)]
+        parts.append((packed, *at, (end - first, inner, units), steps))
+    if len(parts) > 1:
+        return BoundCall(HELPERS.share, (multiply, parts))
+    return BoundCall(multiply, parts[0])
 
 
 # -- the measurement -----------------------------------------------------------------------------
@@ -284,8 +290,8 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
         if name != PACKED:
             return BoundCall(_run, (BACK_ENDS[name].bind(low[0], low[1], out, None), (low, out)))
         pairs_of_y = np.zeros(pairs.pairs_shape(inner, units), np.uint32)
-        pairs.pack_pairs(low[1], pairs_of_y, False)
-        return pairs.product(low[0], False, low[1], False, out, None, pairs_of_y)
+        pair_calls.pack_pairs(low[1], pairs_of_y, False)
+        return pair_calls.product(low[0], False, low[1], False, out, None, pairs_of_y)
     if name != PACKED:
         bound = BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out, None)
         return BoundCall(_run, (bound, (x, y, out)))

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from runtime.backends.cpu import pairs
+from runtime.backends.cpu import pair_calls
 from runtime.backends.cpu.blas import BACK_ENDS, add_row
 from runtime.backends.cpu.choice import FEW_ROWS, PACKED, chosen, packed_product, product
 from runtime.backends.cpu.micro import available, pack_as_is, pack_transposed, packed_shape
-from runtime.backends.cpu.pairs import pack_pairs, product_scratch
+from runtime.backends.cpu.pair_calls import pack_pairs, product_scratch
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.cpu.table import CASTING, kernel
@@ -181,7 +181,7 @@ def _low(call: KernelCall, x: Array, left: bool, y: Array, turned: bool, out: Ar
     name, row = chosen().bfloat16, call.ins[2] if len(call.ins) > 2 else None
     if name == PACKED:
         packed = None if left else _resident(call, 1, turned)
-        return pairs.product(x, left, y, turned, out, row, packed)
+        return pair_calls.product(x, left, y, turned, out, row, packed)
     right, bits = as_words(y), np.empty(0, np.uint16) if row is None else as_words(row)
     x, y = as_words(x).T if left else as_words(x), right.T if turned else right
     return BoundCall(_round_product, (name, x, y, bits, as_words(out)))

@@ -41,7 +41,6 @@ from runtime.backends.cpu.rounding import (
     LANES,
     SHORTS,
     WORDS,
-    as_words,
     load_low,
     load_shorts,
     masked,
@@ -50,10 +49,8 @@ from runtime.backends.cpu.rounding import (
     store_shorts,
     words,
 )
-from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.device.compile import I32, I64, intrinsic, jit, jit_inner
-from runtime.backends.device.table import BoundCall
-from symgraph.core.types import Array, Shape
+from symgraph.core.types import Array
 
 WIDTH = PANEL // 4  # columns of a panel
 DEPTH = 512  # pairs in a block of sums: the left operand's tiles of one stay in the L2 cache
@@ -406,9 +403,9 @@ def pack_left(
 
 @jit
 def multiply(
-    packed: Array, a: Array, transposed: bool, bias: Array, out: Array, room: int, how: Any
+    packed: Array, a: Array, transposed: bool, bias: Array, out: Array, how: Any, part: Any
 ) -> None:
-    """Compute out = a times a packed operand, plus a row.
+    """Compute rows of out = a times a packed operand, plus a row.
 
     Args:
         packed: The packed operand (inner, units), as uint32.
@@ -416,20 +413,21 @@ def multiply(
         transposed: Whether it is the transpose.
         bias: (units,), or empty, as uint16.
         out: (rows, units), rounded to bfloat16, as uint16, or in float32, as uint32.
-        room: The address of `room_size(rows, inner, units)` bytes.
         how: Whether to multiply in float32, and whether to store the sums in float32 as they are,
             not rounded to bfloat16.
+        part: The first row, that after the last, how many are packed together, and the address of
+            room for them; see `room_size`.
     """
-    (rows, units), (wide, exact) = out.shape, how
+    units, (wide, exact), (begin, stop, height, room) = out.shape[1], how, part
     form = SHORT if out.itemsize == 2 else EXACT if exact else ROUNDED
     inner = a.shape[0] if transposed else a.shape[1]
     pairs = (inner + 1) // 2
-    panels, height = (units + WIDTH - 1) // WIDTH, chunk_rows(rows, inner)
+    panels = (units + WIDTH - 1) // WIDTH
     gap, start, size = ROWS * (8 if wide else 4), first_line(packed), out.itemsize
     keeps = int(pairs > DEPTH)  # else blocks have no memory: a masked load from there is slow
     blocks = room + keeps * (height // ROWS) * (ROWS * 8 * DEPTH + VECTOR)
-    for first in range(0, rows, height):
-        end = min(rows, first + height)
+    for first in range(begin, stop, height):
+        end = min(stop, first + height)
         tiles = (end - first + ROWS - 1) // ROWS
         for done in range(0, pairs, DEPTH):
             depth = min(DEPTH, pairs - done)
@@ -478,9 +476,11 @@ def multiply_stacks(
         wide: Whether to multiply in float32.
     """
     inner, none = x.shape[1 if x_turned else 2], x.reshape(-1)[:0]
+    rows, at = out.shape[1], room.ctypes.data
+    whole = 0, rows, chunk_rows(rows, inner), at
     for i in range(len(x)):
         pack_panels(y[i], packed, y_turned, 0, inner)
-        multiply(packed, x[i], x_turned, none, out[i], room.ctypes.data, (wide, True))
+        multiply(packed, x[i], x_turned, none, out[i], (wide, True), whole)
 
 
 @cache
@@ -495,74 +495,8 @@ def pairs_are_slower() -> bool:
 
     def seconds(wide: bool) -> float:
         start = time.perf_counter()
-        multiply(packed, x, False, empty, out, room.ctypes.data, (wide, False))
+        multiply(packed, x, False, empty, out, (wide, False), (0, rows, rows, room.ctypes.data))
         return time.perf_counter() - start
 
     times = [(seconds(True), seconds(False)) for _ in range(TRIES)]
     return min(a for a, _ in times) < min(b for _, b in times)
-
-
-# -- calls ---------------------------------------------------------------------------------------
-
-
-def pack_pairs(weight: Array, packed: Array, transposed: bool) -> None:
-    """Pack a weight (inner, units), or transposed (units, inner), of float32 or bfloat16."""
-    bits = as_words(weight)
-    if weight.itemsize == 2:
-        pack_panels(bits, packed, transposed, 0, weight.shape[1 if transposed else 0])
-    else:
-        (strip,) = SCRATCH.arrays(np.dtype(np.uint16), (STRIP * weight.shape[1],))
-        pack_rounded(bits, packed, transposed, strip)
-
-
-def product(
-    x: Array, turned: bool, y: Array, y_turned: bool, out: Array, bias: Array | None, packed: Any
-) -> BoundCall:
-    """Bind out = x y + bias.
-
-    Args:
-        x: The left operand, transposed if `turned`.
-        turned: See x.
-        y: The right operand, transposed if `y_turned`.
-        y_turned: See y.
-        out: The product.
-        bias: A row, or None.
-        packed: The right operand packed, or None to pack it in every call.
-    """
-    inner, units = y.shape[::-1] if y_turned else y.shape
-    row = as_words(out.reshape(-1)[:0] if bias is None else bias)
-    size = room_size(len(out), inner, units)
-    args = as_words(x), turned, row, as_words(out), size, pairs_are_slower()
-    if packed is not None:
-        return BoundCall(_multiply, (packed, *args))
-    return BoundCall(_pack_and_multiply, (as_words(y), y_turned, pairs_shape(inner, units), *args))
-
-
-def _multiply(
-    packed: Array, x: Array, turned: bool, bias: Array, out: Array, size: int, wide: bool
-) -> None:
-    multiply(packed, x, turned, bias, out, SCRATCH.reserve(size), (wide, False))
-
-
-def _pack_and_multiply(
-    y: Array,
-    y_turned: bool,
-    shape: Shape,
-    x: Array,
-    turned: bool,
-    bias: Array,
-    out: Array,
-    size: int,
-    wide: bool,
-) -> None:
-    packed, room = SCRATCH.arrays(WORD, shape, (size // WORD.itemsize,))
-    pack_panels(y, packed, y_turned, 0, y.shape[1 if y_turned else 0])
-    multiply(packed, x, turned, bias, out, room.ctypes.data, (wide, False))
-
-
-def product_scratch(rows: int, inner: int, units: int, packed: bool) -> int:
-    """Return the bytes of `SCRATCH` that a product uses, and the packing of its operand."""
-    room = room_size(rows, inner, units)
-    if packed:
-        return max(room, 2 * STRIP * max(inner, units)) + 64
-    return sum(whole_lines(WORD, [pairs_shape(inner, units), (room // WORD.itemsize,)])) + 64

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
@@ -120,10 +121,28 @@ def _lines(nbytes: int) -> Array:
 # -- BLAS --------------------------------------------------------------------------------------
 
 
-def limit_blas(threads: int) -> Any:
-    """Limit matrix products to this number of threads in this process (a context manager)."""
+_allowed: list[int] = []  # threads of a product, by all limits in force; the last counts
+
+
+@contextmanager
+def _limit(threads: int, libraries: AbstractContextManager[object]) -> Iterator[None]:
+    with libraries:
+        _allowed.append(threads)
+        try:
+            yield
+        finally:
+            _allowed.pop()
+
+
+def limit_blas(threads: int) -> AbstractContextManager[None]:
+    """Limit matrix products to this number of threads in this process, our own kernels' too."""
     mkl()  # loaded later it would have no limit
-    return threadpool_limits(limits=threads, user_api="blas")
+    return _limit(threads, threadpool_limits(limits=threads, user_api="blas"))
+
+
+def product_threads() -> int:
+    """Return the threads that a product of our own kernels may use: 1 where there is no limit."""
+    return _allowed[-1] if _allowed else 1
 
 
 def await_quiet() -> None:
@@ -152,9 +171,9 @@ class SharedCores:
         allowed = [library["num_threads"] for library in self._controller.info()]
         self.threads = max(1, min([os.cpu_count() or 1, *allowed]) // ranks)
 
-    def limit(self) -> Any:
+    def limit(self) -> AbstractContextManager[None]:
         """Return a context manager inside which products use `threads` threads."""
-        return self._controller.limit(limits=self.threads)
+        return _limit(self.threads, self._controller.limit(limits=self.threads))
 
 
 def slow_blas_warning(

@@ -13,6 +13,8 @@ from runtime.backends.device.processor import (
     CacheFlusher,
     SharedCores,
     find_caches,
+    limit_blas,
+    product_threads,
     slow_blas_warning,
 )
 
@@ -97,4 +99,7 @@ def test_ranks_share_the_threads_that_products_may_use():
     many = SharedCores(1000)
     with many.limit():
         assert (many.threads, now()) == (1, {1})
+        with limit_blas(2):
+            assert product_threads() == 2  # those of our own kernels
+        assert product_threads() == 1
     assert now() == before

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from runtime.backends.bodies import bind_call, packed_buffer
-from runtime.backends.cpu import pairs
+from runtime.backends.cpu import helpers, pair_calls, pairs
 from runtime.backends.cpu.gemm import available, pack
 from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import has_pair_products
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.table import KERNELS, TAKES_LOW
+from runtime.backends.device.processor import limit_blas
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.params import Site, parse_params
 from symgraph.core.registry import Env, computation, find, infer
@@ -42,7 +43,7 @@ def of_dtype(array, transposed):
 
 
 def multiplied(x, y, turned, packed, out, bias=None, y_turned=False):
-    function, args = pairs.product(x, turned, y, y_turned, out, bias, packed)
+    function, args = pair_calls.product(x, turned, y, y_turned, out, bias, packed)
     function(*args)
     return out
 
@@ -99,11 +100,40 @@ def test_pairs_and_float32_give_the_same_bits(rng):
     outs = []
     for wide in (True, False):
         out = np.empty((30, 70), np.uint16)
-        args = as_words(x), False, as_words(x[:0, 0]), out, room.ctypes.data, (wide, False)
-        pairs.multiply(buffer, *args)
+        args = as_words(x), False, as_words(x[:0, 0]), out, (wide, False)
+        pairs.multiply(buffer, *args, (0, 30, 36, room.ctypes.data))
         outs.append(out)
     np.testing.assert_array_equal(*outs)
     assert len(np.unique(outs[0])) > 100
+
+
+@with_vectors
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("rows", "inner", "units"), [*SIZES, (700, 1100, 70)])
+def test_threads_share_a_product_and_no_bit_changes(
+    rows, inner, units, turned, packed, rng, monkeypatch
+):
+    monkeypatch.setattr(helpers, "WORTH", 1.0)
+    x, y, bias = (numbers(rng, shape) for shape in ((rows, inner), (inner, units), (units,)))
+    buffer = packed_buffer(y, False, BFLOAT16) if packed else None
+    if buffer is not None:
+        pack(y, buffer, False)
+    outs = []
+    for threads in (1, 3):
+        with limit_blas(threads):
+            parts = pair_calls.row_parts(rows, inner, units)
+            whole = pairs.room_size(rows, inner, units)
+            assert all(at + pairs.room_size(n, inner, units) <= whole for *_, n, at in parts)
+            assert threads == 3 or len(parts) == 1
+            sides = of_dtype(x, turned), of_dtype(y, not packed)
+            outs.append(np.empty((rows, units), BFLOAT16))
+            function, args = pair_calls.product(
+                sides[0], turned, sides[1], not packed, outs[-1], bias, buffer
+            )
+            function(*args)
+    assert rows <= 30 or len(parts) == 3
+    np.testing.assert_array_equal(*[as_words(out) for out in outs])
 
 
 def test_casts_give_the_bits_of_ml_dtypes(rng):
