@@ -59,7 +59,7 @@ LOG = logging.getLogger(__name__)
 CALLS = {8: 4e-3, 64: 5e-4}
 READS = 8  # the most calls in a row that read parameters
 READING_SHARE = 0.03  # the least share of a call's time for which caches are distinguished
-LEAST, PASSES = 3, 5  # the least number of passes, and the number if there is time
+LEAST, PASSES, MOST = 3, 5, 100  # the least number of passes, that if there is time, and the most
 STABLE = 0.01  # the uncertainty of a graph's time, as a part of it, that ends the measurement
 SMALL = 2e-6  # the same in seconds: a message costs ten times as much
 SHORT = 5e-3  # seconds of a pass that is too short to tell how much the machine varies
@@ -102,8 +102,8 @@ def measure(
 ) -> CostTable:
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
-    It ends when costs are known well or the time is up, but not before the third pass, and tells
-    the logger of each. Kernels that fail on synthetic inputs are listed in the table's `failed`,
+    It ends when costs are known well or the time is up, but not before the third pass and with the
+    hundredth, and tells the logger of each. Kernels that fail on synthetic inputs are listed in the table's `failed`,
     and estimated.
 
     Args:
@@ -137,7 +137,7 @@ def measure(
             now = time.perf_counter()
             if now + (now - ready) / len(took) > begun + seconds and len(took) >= LEAST:
                 break
-            if len(took) >= PASSES and _is_certain(samples, uses):
+            if len(took) == MOST or (len(took) % PASSES == 0 and _is_certain(samples, uses)):
                 break
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured = unread | _figures(samples, idle, native)
