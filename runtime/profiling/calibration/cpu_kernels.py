@@ -102,9 +102,9 @@ def measure(
 ) -> CostTable:
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
-    It ends when costs are known well or the time is up, but not before the third pass and with the
-    hundredth, and tells the logger of each. Kernels that fail on synthetic inputs are listed in the table's `failed`,
-    and estimated.
+    It ends when costs are known well, the time is up, though not before the third pass, or after
+    the hundredth, and tells the logger of each. Kernels that fail on synthetic inputs are listed in
+    the table's `failed`, and estimated.
 
     Args:
         graphs: the graphs.

@@ -61,11 +61,11 @@ def compiled(code: str, options: tuple[str, ...], chip: str) -> str:
 
 @pytest.mark.every(16)
 @needs_nvrtc
-@pytest.mark.parametrize("chip", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_sources_compile(source, chip):
+def test_sources_compile(source):
+    """For the older of the chips that are tried; the next test is for the other."""
     for code, options in variants(source):
-        ptx = compiled(code, options, chip)
+        ptx = compiled(code, options, "sm_80")
         names = [s.name for s in signatures(code, options)]
         assert names
         assert all(f".entry {name}(" in ptx for name in names)
