@@ -72,7 +72,8 @@ def _ours(title: str, *more: str, **settings: str) -> Contender:
 
 
 def _on_cpus(title: str, devices: int, threads: int) -> Contender:
-    return _ours(title, "--devices", str(devices), OPENBLAS_NUM_THREADS=str(threads))
+    counts = "--devices", str(devices), "--threads", str(threads)
+    return _ours(title, *counts, OPENBLAS_NUM_THREADS=str(threads))
 
 
 def _on_gpu(title: str, contexts: int, *more: str, **settings: str) -> Contender:

@@ -53,6 +53,7 @@ from runtime import (
     Plan,
     Session,
     initialize,
+    limit_blas,
     make_cluster,
     plan,
 )
@@ -250,6 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", choices=CONFIGS)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a device for its products")
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="contexts on GPUs")
     parser.add_argument("--even", action="store_true", help="split the layers evenly")
     parser.add_argument("--forward", action="store_true", help="run forward only")
@@ -269,7 +271,7 @@ def main() -> None:
     choice = [choice_of(job.plan)] if count > 1 else []
     if options.predict:
         choice.append(predicted(job.plan, contexts))
-    with make_cluster("threads", count) as cluster:
+    with make_cluster("threads", count) as cluster, limit_blas(options.threads):
         if options.gradients is not None:
             save_gradients(options.gradients, job, cluster)
             gc.collect()  # or its session counts as peak memory

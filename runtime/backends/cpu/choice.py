@@ -22,8 +22,7 @@ import numpy as np
 
 from runtime.backends.cpu import pair_calls, pairs
 from runtime.backends.cpu.blas import BACK_ENDS
-from runtime.backends.cpu.helpers import HELPERS, cut_evenly, part_count
-from runtime.backends.cpu.micro import ROWS, available, multiply, pack_as_is, packed_shape
+from runtime.backends.cpu.micro import available, multiply, pack_as_is, packed_shape
 from runtime.backends.cpu.rounding import as_words, narrow
 from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
@@ -191,13 +190,8 @@ def packed_product(x: Array, packed: Array, out: Array, add: Array | None = None
     assert units == 1 or out.strides[1] == out.itemsize
     more = (0, 0) if add is None else (add.ctypes.data, add.strides[0] if add.ndim == 2 else 0)
     steps = x.strides[0], more[1], out.strides[0]
-    starts, parts = (x.ctypes.data, more[0], out.ctypes.data), []
-    for first, end in cut_evenly(len(x), part_count(len(x), inner, units), ROWS):
-        at = [start and start + first * step for start, step in zip(starts, steps, strict=True)]
-        parts.append((packed, *at, (end - first, inner, units), steps))
-    if len(parts) > 1:
-        return BoundCall(HELPERS.share, (multiply, parts))
-    return BoundCall(multiply, parts[0])
+    sizes = len(x), inner, units
+    return BoundCall(multiply, (packed, x.ctypes.data, more[0], out.ctypes.data, sizes, steps))
 
 
 # -- the measurement -----------------------------------------------------------------------------

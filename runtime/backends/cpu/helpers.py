@@ -1,7 +1,9 @@
 """Helpers: threads that take parts of a large product, as those of a BLAS library do.
 
 Our own kernels compute on the calling thread. Where a device may use several (`limit_blas`), a
-product of many operations is cut by rows, which does not change its bits.
+product of bfloat16 of many operations is cut by rows, which does not change its bits. Products of
+float32 are not: the threads of OpenBLAS, which makes others of the same step, wait for the next one
+with a core each, and sharing cores with them made steps 6 to 12 % longer.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Helpers(threading.local):
         more = parts[1:]
         if len(more) > self._count:
             self._count = len(more)
-            self._pool = ThreadPoolExecutor(self._count, "helper")
+            self._pool = ThreadPoolExecutor(self._count, "symgraph-helper")
         waits = [self._pool.submit(function, *part) for part in more] if self._pool else []
         function(*parts[0])
         for wait in waits:

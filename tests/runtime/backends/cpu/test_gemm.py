@@ -9,10 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from runtime.backends.cpu import helpers
 from runtime.backends.cpu.gemm import available, matmul_packed, pack, packed_shape
 from runtime.backends.cpu.table import KERNELS
-from runtime.backends.device.processor import limit_blas
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.params import parse_params
 from symgraph.core.registry import Env, find
@@ -158,19 +156,6 @@ def test_nan_and_infinity_stay_where_they_belong(dtype, rng):
     wanted[:, 4] = -np.inf
     wanted[5, 4] = wanted[3] = wanted[:, 32] = np.nan
     np.testing.assert_array_equal(np.where(np.isfinite(out), 0, out), wanted)
-
-
-@with_vectors
-@pytest.mark.parametrize("rows", ROWS)
-def test_threads_share_a_product_and_no_bit_changes(rows, rng, monkeypatch):
-    monkeypatch.setattr(helpers, "WORTH", 1.0)
-    x, y = numbers(rng, (rows, 1100), "float32"), numbers(rng, (1100, 70), "float32")
-    operand, outs = packed(y, False), [numbers(rng, (rows, 70), "float32")] * 2
-    for i, threads in enumerate((1, 3)):
-        outs[i] = outs[i].copy()
-        with limit_blas(threads):
-            matmul_packed(x, operand, outs[i], accumulate=True)
-    np.testing.assert_array_equal(*outs)
 
 
 @with_vectors
