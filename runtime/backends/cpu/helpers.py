@@ -30,7 +30,7 @@ class Helpers(threading.local):
         more = parts[1:]
         if len(more) > self._count:
             self._count = len(more)
-            self._pool = ThreadPoolExecutor(self._count, "symgraph-helper")
+            self._pool = ThreadPoolExecutor(self._count, "helper")
         waits = [self._pool.submit(function, *part) for part in more] if self._pool else []
         function(*parts[0])
         for wait in waits:
