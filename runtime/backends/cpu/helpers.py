@@ -46,7 +46,7 @@ def part_count(rows: int, inner: int, units: int) -> int:
 
 
 def cut_evenly(count: int, parts: int, multiple: int) -> list[tuple[int, int]]:
-    """Cut a range into ranges [first, end): at most so many, whose firsts are multiples."""
+    """Divide 0 to count into `parts` ranges (first, end), or fewer, that begin at multiples."""
     pieces = -(-count // multiple)
     each = -(-pieces // parts) * multiple
     return [(first, min(count, first + each)) for first in range(0, count, each)]

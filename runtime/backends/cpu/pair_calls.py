@@ -25,6 +25,9 @@ from runtime.backends.device.table import BoundCall
 from symgraph.core.types import Array, Shape
 
 WORD = np.dtype(np.uint32)
+# For each thread, as `multiply` takes them: the first row, that after the last, how many are packed
+# together; and how far its room lies from the product's.
+Parts = list[tuple[int, int, int, int]]
 
 
 def pack_pairs(weight: Array, packed: Array, transposed: bool) -> None:
@@ -53,15 +56,19 @@ def product(
     """
     inner, units = y.shape[::-1] if y_turned else y.shape
     row = as_words(out.reshape(-1)[:0] if bias is None else bias)
+    factors = as_words(x), turned, row, as_words(out), (pairs_are_slower(), False)
     size, parts = room_size(len(out), inner, units), row_parts(len(out), inner, units)
-    args = as_words(x), turned, row, as_words(out), size, pairs_are_slower(), parts
     if packed is not None:
-        return BoundCall(_multiply, (packed, *args))
-    return BoundCall(_pack_and_multiply, (as_words(y), y_turned, pairs_shape(inner, units), *args))
+        return BoundCall(_multiply, (packed, size, parts, factors))
+    panels = [
+        (as_words(y[first:end]), y_turned, first, inner)
+        for first, end in cut_evenly(len(y), len(parts), WIDTH)
+    ]
+    return BoundCall(_pack_and_multiply, (panels, pairs_shape(inner, units), size, parts, factors))
 
 
-def row_parts(rows: int, inner: int, units: int) -> list[tuple[int, int, int, int]]:
-    """Return the parts of a product that threads compute: rows, and where in the room's bytes."""
+def row_parts(rows: int, inner: int, units: int) -> Parts:
+    """Return the parts of a product that threads compute."""
     height: int = chunk_rows(rows, inner)
     tiles = height // ROWS
     parts = min(tiles, part_count(rows, inner, units))
@@ -71,53 +78,19 @@ def row_parts(rows: int, inner: int, units: int) -> list[tuple[int, int, int, in
     return [(first, end, each, i * step) for i, (first, end) in enumerate(ranges)]
 
 
-def _multiply(
-    packed: Array,
-    x: Array,
-    turned: bool,
-    bias: Array,
-    out: Array,
-    size: int,
-    wide: bool,
-    parts: Any,
-) -> None:
-    _multiply_parts(packed, x, turned, bias, out, SCRATCH.reserve(size), wide, parts)
+def _multiply(packed: Array, size: int, parts: Parts, factors: Any) -> None:
+    _multiply_parts(packed, SCRATCH.reserve(size), parts, factors)
 
 
-def _pack_and_multiply(
-    y: Array,
-    y_turned: bool,
-    shape: Shape,
-    x: Array,
-    turned: bool,
-    bias: Array,
-    out: Array,
-    size: int,
-    wide: bool,
-    parts: Any,
-) -> None:
+def _pack_and_multiply(panels: Any, shape: Shape, size: int, parts: Parts, factors: Any) -> None:
     packed, room = SCRATCH.arrays(WORD, shape, (size // WORD.itemsize,))
-    inner = y.shape[1 if y_turned else 0]
-    ranges = cut_evenly(len(y), len(parts), WIDTH)
-    HELPERS.share(pack_panels, [(y[i:j], packed, y_turned, i, inner) for i, j in ranges])
-    _multiply_parts(packed, x, turned, bias, out, room.ctypes.data, wide, parts)
+    HELPERS.share(pack_panels, [(rows, packed, *how) for rows, *how in panels])
+    _multiply_parts(packed, room.ctypes.data, parts, factors)
 
 
-def _multiply_parts(
-    packed: Array,
-    x: Array,
-    turned: bool,
-    bias: Array,
-    out: Array,
-    room: int,
-    wide: bool,
-    parts: Any,
-) -> None:
-    args = [
-        (packed, x, turned, bias, out, (wide, False), (first, end, height, room + at))
-        for first, end, height, at in parts
-    ]
-    HELPERS.share(multiply, args)
+def _multiply_parts(packed: Array, room: int, parts: Parts, factors: Any) -> None:
+    each = [(packed, *factors, (*rows, room + at)) for *rows, at in parts]
+    HELPERS.share(multiply, each)
 
 
 def product_scratch(rows: int, inner: int, units: int, packed: bool) -> int:

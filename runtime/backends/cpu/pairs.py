@@ -58,7 +58,6 @@ CHUNK = 1 << 18  # numbers of the left operand that are packed together
 STRIP = 32  # rows of float32 that are rounded together: a multiple of a panel's columns
 TRIES = 5
 HIGH = 0xFFFF0000
-WORD = np.dtype(np.uint32)
 SHORT, ROUNDED, EXACT = range(3)  # a product: in bfloat16, rounded to it in float32, as it is
 
 
