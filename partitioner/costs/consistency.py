@@ -68,7 +68,7 @@ def _usual(timed: Sequence[Timed]) -> float:
 class Consistency:
     """Costs compared with a measured step, in seconds."""
 
-    nodes: float  #: the sum of all nodes' times
+    nodes: float  #: the sum of all nodes' times; of alone and all together, the nearest to `step`
     step: float  #: the whole step as measured
     outliers: tuple[Outlier, ...]  #: named by signature; all calls of one signature are one
 
@@ -100,7 +100,14 @@ class Consistency:
         return tuple(lines)
 
 
-def consistency(costs: Costs, graph: Graph, measured_step: float, runs: int = 1) -> Consistency:
+def consistency(
+    costs: Costs,
+    graph: Graph,
+    measured_step: float,
+    runs: int = 1,
+    *,
+    alone: Costs | None = None,
+) -> Consistency:
     """Compare costs with a whole measured step of a graph with gradients.
 
     Nodes without gradient nodes, and those that take no time themselves, are not compared.
@@ -110,14 +117,16 @@ def consistency(costs: Costs, graph: Graph, measured_step: float, runs: int = 1)
         graph: the graph that runs.
         measured_step: seconds of computation in the step, of one device or all together.
         runs: how often the graph runs in the step.
+        alone: seconds of nodes while other devices wait; by default the same.
     """
     kinds: dict[str, str] = {}
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
-    total = 0.0
+    total = least = 0.0
     for node in graph:
         seconds = runs * costs.seconds_of(node, graph)
         total += seconds
+        least += runs * alone.seconds_of(node, graph) if alone else seconds
         if node.is_variable:
             continue
         served = node if node.origin is None else graph[node.origin]
@@ -128,4 +137,5 @@ def consistency(costs: Costs, graph: Graph, measured_step: float, runs: int = 1)
         into = forward if served is node else backward
         into[name] = into.get(name, 0.0) + seconds
     timed = [Timed(name, kinds[name], forward.get(name, 0.0), b) for name, b in backward.items()]
-    return Consistency(total, measured_step, tuple(outliers(timed)))
+    nearest = min(max(measured_step, least), total)
+    return Consistency(nearest, measured_step, tuple(outliers(timed)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from math import inf
 from pathlib import Path
@@ -126,8 +126,13 @@ class Speed:
         """The rates of passes through memory."""
         return Rates(self.bandwidth, self.bandwidth)
 
+    @property
+    def alone(self) -> Speed:
+        """The costs while no other device works: devices share nothing."""
+        return self
+
     def least(self) -> Speed:
-        """Return the costs of calls that find what they read in a cache: caches do not count."""
+        """Return the least costs, wherever calls find what they read: caches do not count."""
         return self
 
     def seconds(self, body: Body) -> float:
@@ -175,6 +180,8 @@ class Measured(NamedTuple):
     #: Seconds if its parameters come from the device's cache, the shared one, and memory; empty if
     #: it reads no large parameters.
     levels: tuple[float, ...] = ()
+    #: Its time while no other device works, relative to that while all do, as in all figures above.
+    alone: float = 1.0
 
 
 class Variation(NamedTuple):
@@ -244,11 +251,24 @@ class CostTable:
             total += kernel.levels[sum(distance > size for size in self.caches)]
         return total
 
+    @cached_property
+    def alone(self) -> CostTable:
+        """The costs of calls while no other device works."""
+        measured = {
+            name: kernel._replace(
+                seconds=kernel.seconds * kernel.alone,
+                levels=tuple([level * kernel.alone for level in kernel.levels]),
+                alone=1.0,
+            )
+            for name, kernel in self.measured.items()
+        }
+        return replace(self, measured=measured)
+
     def least(self) -> CostTable:
-        """Return the costs of calls that find what they read in a cache."""
+        """Return the costs of calls that find what they read in a cache, while no other works."""
         seconds = {
             name: min(kernel.levels, default=kernel.seconds)
-            for name, kernel in self.measured.items()
+            for name, kernel in self.alone.measured.items()
         }
         return replace(self, measured={name: Measured(x, 0.0, 1) for name, x in seconds.items()})
 
@@ -291,8 +311,10 @@ class CostTable:
             Rates(*map(float, data["rates"])),
             Caches(*map(int, data["caches"])),
             {
-                key: Measured(float(s), float(d), int(n), tuple(map(float, levels)))
-                for key, (s, d, n, levels) in data["measured"].items()
+                key: Measured(
+                    float(s), float(d), int(n), tuple(map(float, levels)), *map(float, alone)
+                )
+                for key, (s, d, n, levels, *alone) in data["measured"].items()
             },
             {key: str(why) for key, why in data["failed"].items()},
             {key: str(value) for key, value in data["machine"].items()},

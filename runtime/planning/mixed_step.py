@@ -228,6 +228,11 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
         kind, stage = divmod(key.stage, stages)
         return float(of_kinds[kind].run(key._replace(stage=stage)))
 
+    def alone(key: BodyKey) -> float:
+        kind, stage = divmod(key.stage, stages)
+        costs = of_kinds[kind]
+        return float((costs.alone or costs.run)(key._replace(stage=stage)))
+
     def update(stage: int) -> float:
         # A stage is updated once, for all kinds.
         return float(of_kinds[0].update(stage)) if stage < stages else 0.0
@@ -243,7 +248,8 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
         )
         for keys, seconds in of_kinds[0].sums
     ]
-    return replace(of_kinds[0], run=run, update=update, sums=sums)
+    known = None if of_kinds[0].alone is None else alone
+    return replace(of_kinds[0], run=run, alone=known, update=update, sums=sums)
 
 
 def predict(step: StepPrograms, prices: CostModel, union: MixedTopology | None = None) -> Timeline:

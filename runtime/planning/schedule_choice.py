@@ -36,7 +36,7 @@ from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES, ComputeLists, find_schedule
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.program import Program, Schedule
-from runtime.schedule.replay import Simulator, memory_profile, simulate
+from runtime.schedule.replay import Simulator, memory_profile
 from runtime.schedule.search.list_scheduler import ListSchedule, list_schedule
 from runtime.schedule.text import load_schedule_file
 from symgraph.core.errors import ConfigError, LimitError
@@ -190,9 +190,10 @@ def select_timed(draft: Draft, costs: CostModel, kinds: Kinds = BOTH) -> Plan:
 
 
 def step_seconds(draft: Draft, plan: Plan, costs: CostModel) -> float:
-    """Return the predicted time of a step."""
+    """Return the time of a step by which plans are compared."""
     first = plan.partition
-    return simulate(plan.schedule, first, costs.costs(first, draft.overheads(first))).makespan
+    simulator = Simulator(first, costs.costs(first, draft.overheads(first)))
+    return simulator.makespan(plan.schedule)
 
 
 def _too_large(draft: Draft, least: Plan) -> LimitError:

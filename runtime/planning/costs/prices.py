@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import permutations, product
 
 from partitioner import Partition
@@ -123,6 +123,13 @@ class CostModel:
             return Link(*self.machine.link(*map(self.machine.index, (sender, receiver))))
         return self.links.get((sender.kind, receiver.kind), self.link)
 
+    def _host_of(self, context: Context) -> str:
+        """Return what a device shares with those of the same host; GPUs share nothing."""
+        if context.kind == "gpu":
+            return str(context)
+        machine = self.machine
+        return "" if machine is None else machine.devices[machine.index(context)].node
+
     def _links_between(self, devices: Sequence[Context]) -> dict[tuple[int, int], Link]:
         """Return the links of all pairs of ranks; those that are alike are one object."""
         pairs = permutations(enumerate(devices), 2)
@@ -195,6 +202,11 @@ class CostModel:
         }
         return KindCosts(kinds) if len(kinds) > 1 else next(iter(kinds.values()))
 
+    def alone(self) -> CostModel:
+        """Return the model of a device that works while the others wait."""
+        kinds = {kind: kernels.alone for kind, kernels in self.kinds.items()}
+        return replace(self, kinds=kinds)
+
     def least(self) -> CostModel:
         """Return the model in which measured kernels take the least, whatever is in caches."""
         kinds = {kind: kernels.least() for kind, kernels in self.kinds.items()}
@@ -222,7 +234,10 @@ class CostModel:
         """
         placement, devices = partition.placement, partition.placement.devices
         kernels = [self.of(context) for context in devices]
-        rates, seconds = [k.rates for k in kernels], _body_seconds(partition, kernels)
+        rates = [k.rates for k in kernels]
+        unshared = cache(lambda: _body_seconds(partition, [k.alone for k in kernels]))
+        shares = len({*placement.rank_of}) > 1 and any(isinstance(k, CostTable) for k in kernels)
+        seconds = _body_seconds(partition, kernels) if shares else unshared()
         if devices not in self._links_of:
             self._links_of[devices] = self._links_between(devices)
         last = {placement.rank_of[stage]: stage for stage in overheads.updating}
@@ -232,11 +247,16 @@ class CostModel:
             found = overheads.update_seconds(stage, rates[rank])
             return found + rates[rank].step if last.get(rank) == stage else found
 
+        def besides(key: BodyKey) -> float:
+            return overheads.seconds(key, rates[partition.rank(key)])
+
         costs = Costs(
-            lambda key: seconds[key] + overheads.seconds(key, rates[partition.rank(key)]),
+            lambda key: seconds[key] + besides(key),
             links=self._links_of[devices],
             overhead=self.overhead,
             update=update,
+            alone=(lambda key: unshared()[key] + besides(key)) if shares else None,
+            hosts=[self._host_of(context) for context in devices],
         )
         if self.machine is not None:
             norms = len(partition.graph.variables)

@@ -237,7 +237,8 @@ def _findings(mixtures: Sequence[Mixture], prices: CostModel) -> list[str]:
     found = []
     for bucket, plan in plans.items():
         step = seconds[bucket] * len(plan.sizes) / runs[bucket]
-        costs = prices.placed(plan.partition)
-        findings = consistency(costs, plan.partition.graph, step, len(plan.sizes)).findings
+        costs, alone = prices.placed(plan.partition), prices.alone().placed(plan.partition)
+        graph, count = plan.partition.graph, len(plan.sizes)
+        findings = consistency(costs, graph, step, count, alone=alone).findings
         found += [f"bucket {bucket}: {line}" if bucket else line for line in findings]
     return found

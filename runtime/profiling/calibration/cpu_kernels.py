@@ -13,8 +13,9 @@ Such a pass is short however deep the network is, and it is repeated until the f
 that read parameters are also timed by themselves, with these in the core's own cache, in the shared
 one and in memory, as it depends on the schedule where a run finds them. All of it runs on as many
 threads at once as there will be devices, each on arrays of its own: cores of one processor share
-its caches and its memory. Short calls, which hardly leave the core's own cache, run on one thread:
-several would wait for the interpreter's lock.
+its caches and its memory. What a call gains while other devices wait is told by passes on one
+thread. Short calls, which hardly leave the core's own cache, only run on one thread: several would
+wait for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Samples:
 
     every: _Times = field(default_factory=lambda: defaultdict(list))
     """Seconds of calls in the graph's order."""
+    alone: _Times = field(default_factory=lambda: defaultdict(list))
+    """Seconds of the same while no other worker runs, where that makes a difference."""
     near: _Times = field(default_factory=lambda: defaultdict(list))
     """Seconds of calls with their parameters in the core's own cache."""
     shared: _Times = field(default_factory=lambda: defaultdict(list))
@@ -126,12 +129,7 @@ def measure(
         ready = time.perf_counter()
         while True:
             LOG.debug("timing kernels", extra={"done": min(len(took), PASSES), "of": PASSES})
-            begin = time.perf_counter()
-            passes[0].run_short(samples)
-            list(pool.map(_Pass.run_long, passes, [samples] * workers))  # all begin together
-            took.append(time.perf_counter() - begin)
-            for part in (_Pass.run_near, _Pass.run_far):
-                list(pool.map(part, passes, [samples] * workers))
+            took.append(_run(passes, samples, pool))
             idle.run()
             native.run()
             now = time.perf_counter()
@@ -143,6 +141,19 @@ def measure(
     measured = unread | _figures(samples, idle, native)
     rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
     return CostTable(speed, rate, caches, measured, failed, machine, variation)
+
+
+def _run(passes: Sequence[_Pass], samples: Samples, pool: Executor) -> float:
+    """Run all passes once; return the seconds of their excerpts, as all workers run them."""
+    begin = time.perf_counter()
+    passes[0].run_short(samples)
+    list(pool.map(_Pass.run_long, passes, [samples] * len(passes)))  # all begin together
+    took = time.perf_counter() - begin
+    if len(passes) > 1:
+        passes[0].run_long(samples, samples.alone)
+    for part in (_Pass.run_near, _Pass.run_far):
+        list(pool.map(part, passes, [samples] * len(passes)))
+    return took
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -175,7 +186,10 @@ def _measured(samples: Samples, text: str, idle: _Idle) -> Measured:
     found = [max(0.0, midmean(x) - idle.stamping) for x in of_levels if x]
     levels = np.maximum.accumulate(found)
     seconds = max(0.0, midmean(times) - idle.stamping)
-    return Measured(seconds, high - low, len(times), tuple(levels.tolist()))
+    alone = 1.0
+    if samples.alone[text] and seconds:
+        alone = min(1.0, max(0.0, midmean(samples.alone[text]) - idle.stamping) / seconds)
+    return Measured(seconds, high - low, len(times), tuple(levels.tolist()), alone)
 
 
 def midmean(times: Sequence[float]) -> float:
@@ -255,12 +269,18 @@ class _Excerpt:
         self.run(Samples())
         self.short = time.perf_counter() - begin < SHORT_STEP * self._steps
 
-    def run(self, samples: Samples) -> None:
-        """Run all calls in their order once; raises NodeFailed."""
+    def run(self, samples: Samples, times: _Times | None = None) -> None:
+        """Run all calls in their order once; raises NodeFailed.
+
+        Args:
+            samples: collects which calls are native.
+            times: collects their seconds; by default `samples.every`.
+        """
+        times = samples.every if times is None else times
         for text, seconds in zip(self.signatures, self._timed(), strict=True):
-            samples.every[text].append(seconds)
+            times[text].append(seconds)
         for text in self.merged:
-            samples.every[text].append(0.0)
+            times[text].append(0.0)
         samples.native |= self.native
 
 
@@ -292,11 +312,11 @@ class _Pass:
         self.excerpts, self.sweeps = excerpts, sweeps
         self.readers = {text: r for excerpt in excerpts for text, r in excerpt.readers.items()}
 
-    def run_long(self, samples: Samples) -> None:
-        """Run all excerpts of long steps; raises NodeFailed, as the others do."""
+    def run_long(self, samples: Samples, times: _Times | None = None) -> None:
+        """Run all excerpts of long steps; see `_Excerpt.run`. Raises NodeFailed, as others do."""
         for excerpt in self.excerpts:
             if not excerpt.short:
-                excerpt.run(samples)
+                excerpt.run(samples, times)
 
     def run_short(self, samples: Samples) -> None:
         """Run all others, while nobody else runs."""

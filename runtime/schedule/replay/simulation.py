@@ -5,7 +5,7 @@ What ranks do, and what they wait for, is written down in `runtime.schedule.repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf, lcm
@@ -18,6 +18,7 @@ from partitioner.base.types import BodyKey, Topology
 from runtime.schedule.exchanges import exchanges
 from runtime.schedule.message_costs import Link, Number, as_fraction, collective_seconds, quotient
 from runtime.schedule.program import Schedule
+from runtime.schedule.replay.contention import shared_time
 from runtime.schedule.replay.facts import Facts, Lists
 from runtime.schedule.replay.tape import Tape
 from runtime.schedule.replay.walk import (
@@ -40,7 +41,7 @@ PICOSECOND = Fraction(1, 10**12)
 class Costs:
     """Seconds of everything that a schedule does."""
 
-    #: Of a body.
+    #: Of a body, while all ranks of its host work.
     run: Callable[[BodyKey], Number]
     #: The link of each channel that `links` does not name.
     link: Link = field(default_factory=Link)
@@ -59,6 +60,10 @@ class Costs:
     sums: Sequence[tuple[Collection[BodyKey], Number]] = ()
     #: Of C2, which spreads the weights of replicas.
     weights: Number = 0
+    #: Of a body, while no other rank of its host works; None: the same as `run`.
+    alone: Callable[[BodyKey], Number] | None = None
+    #: By rank: the host whose caches and memory it shares; empty: all are on one.
+    hosts: Sequence[Hashable] = ()
 
     def link_of(self, source: int, target: int) -> Link:
         """Return the link that carries the messages from one rank to another."""
@@ -70,6 +75,8 @@ def simulate(
 ) -> Timeline:
     """Return the timeline of one step of a schedule that `check` accepts; it begins at tick 0.
 
+    A body takes less than `costs.run` while other ranks of its host wait, see `costs.alone`.
+
     All costs are multiples of one tick if they are int or Fraction; otherwise a tick is a
     picosecond. Sends of several ranks over one link go in the order of time; sends of one time go
     in the order of ranks.
@@ -80,11 +87,15 @@ def simulate(
     Raises:
         ScheduleError: The schedule cannot end, or a cost is negative or not finite.
     """
-    return Simulator(topology, costs).timeline(schedule, capacity)
+    return Simulator(topology, costs).predict(schedule, capacity)
 
 
 class Simulator:
-    """The simulator of one topology at given costs, for several schedules; see `simulate`."""
+    """The simulator of one topology at given costs, for several schedules; see `simulate`.
+
+    Searches compare schedules by `timeline` and `makespan`, as if all ranks worked all the time:
+    so a body takes the same in all of them, and what bounds say of the sum of bodies holds.
+    """
 
     def __init__(self, topology: Topology, costs: Costs) -> None:
         self._facts = facts = Facts.of(topology)
@@ -94,15 +105,30 @@ class Simulator:
         number = {key: body for body, key in enumerate(facts.keys)}
         self._sum_bodies = Lists.of([number[key] for key in bodies] for bodies, _ in costs.sums)
         self._carriers = _carriers(facts, links)
+        self._costs = costs
         self._ticks = [(unit, _ticks(seconds, unit)) for unit in _units(seconds)]
 
-    def timeline(self, schedule: Schedule, capacity: int | None = None) -> Timeline:
+    def predict(self, schedule: Schedule, capacity: int | None = None) -> Timeline:
         """Return the timeline of a schedule; see `simulate`."""
+        tape, state, unit = self._walked(schedule, capacity)
+        if self._costs.alone is None:
+            return _timeline(schedule, tape, state, unit)
+        shares = shared_time(self._facts, tape, state, self._costs.hosts)
+        alone = [self._costs.alone(key) for key in self._facts.keys]
+        least = np.array([_rounded(as_fraction(x, "alone"), unit) for x in alone], np.int64)
+        run = least + np.rint(shares * (state.ticks.run - least)).astype(np.int64)
+        ticks = state.ticks._replace(run=run)
+        state = start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
+        walk(state)
+        return _timeline(schedule, tape, state, unit)
+
+    def timeline(self, schedule: Schedule, capacity: int | None = None) -> Timeline:
+        """Return the timeline of a schedule if all ranks worked all the time."""
         tape, state, unit = self._walked(schedule, capacity)
         return _timeline(schedule, tape, state, unit)
 
     def makespan(self, schedule: Schedule) -> float:
-        """Return the seconds of a step of a schedule."""
+        """Return the seconds of a step of a schedule if all ranks worked all the time."""
         _, state, unit = self._walked(schedule, None)
         return float(int(state.end.max(initial=0)) * unit)
 
@@ -136,7 +162,7 @@ class _Seconds(NamedTuple):
     exchange: list[Fraction]
     sums: list[Fraction]
     weights: list[Fraction]
-    #: Whether all costs are given as int or Fraction.
+    #: Whether all costs are given as int or Fraction, and shared in no way.
     exact: bool
 
     @property
@@ -180,7 +206,7 @@ def _seconds(facts: Facts, costs: Costs, links: list[Link]) -> _Seconds:
         [collective_seconds(layouts[name], costs.link_of) for name in facts.exchanges],
         [as_fraction(x, f"sum {number}") for number, x in enumerate(sums)],
         [as_fraction(costs.weights, "weights")],
-        all(isinstance(x, Rational) or x == inf for x in numbers),
+        costs.alone is None and all(isinstance(x, Rational) or x == inf for x in numbers),
     )
 
 

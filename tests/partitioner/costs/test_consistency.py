@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import symgraph as sg
@@ -55,6 +57,16 @@ def test_a_sum_that_is_not_the_whole_is_told_with_both_figures(share, words):
     assert f"({1 / share - 1:+.0%})" in line
     assert words in line
     assert "the nodes' times add up to" in line
+
+
+@pytest.mark.parametrize(("share", "nearest"), [(0.7, 0.8), (0.9, 0.9), (1.2, 1.0)])
+def test_a_step_may_take_what_nodes_take_alone_or_among_others(share, nearest):
+    graph = network()
+    costs = table(graph)
+    measured = {name: known._replace(alone=0.8) for name, known in costs.measured.items()}
+    alone, whole = replace(costs, measured=measured).alone, step(costs, graph)
+    found = consistency(costs, graph, share * whole, alone=alone)
+    assert found.nodes == pytest.approx(nearest * whole)
 
 
 @pytest.mark.parametrize("by", [0.01, 10.0])

@@ -198,6 +198,20 @@ def test_a_parameter_that_an_earlier_segment_read_comes_from_a_cache_too():
     assert costs.seconds(body, 9 << 20) == 5.0
 
 
+def test_while_no_other_device_works_each_call_takes_its_own_share_of_its_time():
+    graph = dense()
+    product, tanh = (next(n for n in graph if n.op == op) for op in ("FullyConnected", "tanh"))
+    known = {
+        signature(product, graph): Measured(8.0, 0.1, 20, (4.0, 8.0, 16.0), 0.5),
+        signature(tanh, graph): Measured(1.0, 0.1, 20),
+    }
+    costs = CostTable(SPEED, RATES, Caches(1, 2), known, {}, {})
+    assert [costs.alone.seconds_of(node, graph) for node in (product, tanh)] == [4.0, 1.0]
+    assert costs.alone.measured[signature(product, graph)].levels == (2.0, 4.0, 8.0)
+    assert costs.alone.alone.measured == costs.alone.measured
+    assert costs.least().seconds(body_of(graph)) == 3.0
+
+
 def test_a_small_parameter_is_always_at_hand():
     costs, graph = table(fc=Measured(7.0, 0.1, 20, (1.0, 2.0, 3.0))), dense()
     tanh = next(n for n in graph if n.op == "tanh")
@@ -216,7 +230,7 @@ def test_a_table_is_read_back_as_it_was_saved(tmp_path):
         Speed(1e11, 1.1e-6, 2.5e10),
         Rates(1.9e10, 1.1e10),
         Caches(1 << 20, 1 << 24),
-        {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3))},
+        {"tanh(float32[3]) -> float32[3]": Measured(1 / 3, 1e-9, 40, (0.1, 0.2, 0.3), 0.8)},
         {"a() -> b": "IndexError: id 4 is outside 0..3"},
         {"host": "here", "cores": "2"},
         Variation(0.98, 1.07),

@@ -169,6 +169,7 @@ def test_calls_that_read_large_parameters_are_timed_with_them_in_each_cache(work
     assert len(large.levels) == 3
     assert 0 < large.levels[0] <= large.levels[1] <= large.levels[2]
     assert large.calls == LEAST * workers
+    assert 0 < large.alone <= 1
     small = costs.measured[signature(graph["small"], graph)]
     assert small.levels == ()
     assert costs.rates.packing > 0

@@ -17,7 +17,7 @@ from runtime.schedule.instructions import Free, Run
 from runtime.schedule.lowering.lower import lower
 from runtime.schedule.message_costs import Link, Number
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay.simulation import Costs, simulate
+from runtime.schedule.replay.simulation import Costs, Simulator, simulate
 from runtime.schedule.text import parse
 from runtime.schedule.timeline import Timeline
 from symgraph.core.errors import ScheduleError
@@ -247,6 +247,49 @@ def test_the_collective_waits_for_the_slowest_and_updates_follow():
         "C 3-3",
         "U1 3-13",
     ]
+
+
+# -- contention -----------------------------------------------------------------------------------
+
+
+def half_alone(seconds: dict[str, int], **others: object) -> Costs:
+    """Costs of bodies by name, which take half as long while no other rank works."""
+    return Costs(lambda k: seconds[f"{k}"], alone=lambda k: Fraction(seconds[f"{k}"], 2), **others)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "others", "ends"),
+    [
+        ({"0F": 4, "1F": 4}, {}, (4, 4)),
+        ({"0F": 4, "1F": 4}, {"hosts": ("a", "b")}, (2, 2)),
+        # Rank 1 shares 1 second of its 4, rank 0 all of its own.
+        ({"0F": 1, "1F": 4}, {}, (1, 2.5)),
+        # Updates are work, too: rank 0 works for 3 of the 4 seconds.
+        ({"0F": 1, "1F": 4}, {"update": lambda stage: 2 * (stage == 0)}, (3, 3.5)),
+    ],
+)
+def test_a_body_takes_less_in_the_time_that_it_shares_with_no_rank_of_its_host(
+    seconds, others, ends
+):
+    update = " U0" if "update" in others else ""
+    schedule, topology = parse([f"0F0{update}", "1F0"]), sketch((0, 1), "0F 1F")
+    found = simulate(schedule, topology, half_alone(seconds, **others))
+    assert tuple(float(track.end[-1] * found.unit) for track in found.tracks) == ends
+
+
+def test_stages_that_take_turns_work_alone_but_searches_compare_them_as_if_together():
+    topology = chain((0, 1))
+    schedule = lower(topology, SCHEDULES["gpipe"]((0, 1), 1))
+    costs = Costs(lambda key: 4, alone=lambda key: 3)
+    assert simulate(schedule, topology, costs).makespan == 12
+    assert Simulator(topology, costs).makespan(schedule) == 16
+    assert Simulator(topology, costs).timeline(schedule).makespan == 16
+
+
+def test_one_of_three_ranks_shares_half_of_what_all_share():
+    costs = half_alone({"0F": 4, "1F": 4})
+    schedule, topology = parse(["0F0", "1F0", "U2"]), sketch((0, 1, 2), "0F 1F")
+    assert simulate(schedule, topology, costs).makespan == 3
 
 
 # -- properties -----------------------------------------------------------------------------------
