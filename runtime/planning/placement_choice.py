@@ -281,7 +281,8 @@ class _Tries:
         if len(kinds) == 1:  # a large graph: one length of time segments is enough
             draft = replace(draft, options=replace(draft.options, near=1))
         try:
-            plan = select_timed(draft, self.costs, kinds)
+            beat = self.shortest if self.hurry else math.inf
+            plan = select_timed(draft, self.costs, kinds, beat=beat)
         except ScheduleError as error:
             self.failed = _smaller(error, self.failed)
             if isinstance(error, LimitError):

@@ -56,13 +56,16 @@ _Lists = tuple[Program, ...] | Schedule
 Attempt = Callable[[tuple[int, ...]], Plan]  # stages that run their forward nodes again -> a plan
 
 
-def select_schedule(draft: Draft, costs: Costing, kinds: Kinds = BOTH) -> Plan:
+def select_schedule(
+    draft: Draft, costs: Costing, kinds: Kinds = BOTH, *, beat: float = math.inf
+) -> Plan:
     """Return the best plan of a draft that its options allow, with all candidates.
 
     Args:
         costs: called only if there is a choice.
         kinds: of the schedules to try, if there is a choice: whether the backward phase is cut in
             two.
+        beat: the seconds of another plan; to find schedules that take longer is of no use.
 
     Raises:
         ConfigError: unknown names.
@@ -71,7 +74,7 @@ def select_schedule(draft: Draft, costs: Costing, kinds: Kinds = BOTH) -> Plan:
     """
     options = draft.options
     segments = _time_segments(draft, costs)
-    tries = _Tries(draft, costs, options.schedule == AUTO or len(segments) > 1)
+    tries = _Tries(draft, costs, options.schedule == AUTO or len(segments) > 1, beat)
     names = SCHEDULES if options.schedule == AUTO else (options.schedule,)
     lists = {name: _lists_of(name, draft) for name in names}
     for steps in segments:
@@ -92,9 +95,9 @@ def select_schedule(draft: Draft, costs: Costing, kinds: Kinds = BOTH) -> Plan:
 class _Tries:
     """The ways to run a draft that have been tried."""
 
-    def __init__(self, draft: Draft, costs: Costing, is_open: bool) -> None:
-        """Take as `is_open` whether there is a choice."""
-        self.draft, self.is_open = draft, is_open
+    def __init__(self, draft: Draft, costs: Costing, is_open: bool, beat: float) -> None:
+        """Take as `is_open` whether there is a choice; `beat` as in select_schedule."""
+        self.draft, self.is_open, self.beat = draft, is_open, beat
         self.costs = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
         self.simulator = cache(lambda cut: Simulator(cut, self.costs(cut)))
         self.candidates: list[PlanCandidate] = []
@@ -158,11 +161,14 @@ class _Tries:
 
     def _add_listed(self, steps: int | None, split: bool, limits: Sequence[int | None]) -> Plan:
         listed: list[ListSchedule] = []
+        known = self.best.choice.seconds if self.best is not None else None
+        beat = self.beat if known is None else min(self.beat, known)
 
         def programs(partition: Partition) -> Schedule:
             memory, costs = self.draft.memory_plan(partition), self.costs(partition)
             count = self.draft.micro_batches
-            listed.append(list_schedule(partition, count, costs, memory=memory, limit=limits))
+            found = list_schedule(partition, count, costs, memory=memory, limit=limits, beat=beat)
+            listed.append(found)
             return _lowered(partition, listed[-1].compute, self.draft.options)
 
         return self.add(partial(self.draft.plan, AUTO, split, programs, steps), listed)
@@ -177,13 +183,15 @@ class _Tries:
         return list(dict.fromkeys(c.time_segment for c in ranked))[:LENGTHS_LISTED]
 
 
-def select_timed(draft: Draft, costs: CostModel, kinds: Kinds = BOTH) -> Plan:
+def select_timed(
+    draft: Draft, costs: CostModel, kinds: Kinds = BOTH, *, beat: float = math.inf
+) -> Plan:
     """Return the plan with the best schedule, simulated even if only one is allowed.
 
     Args:
-        kinds: as `select_schedule` takes them.
+        kinds, beat: as `select_schedule` takes them.
     """
-    plan = select_schedule(draft, lambda: costs, kinds)
+    plan = select_schedule(draft, lambda: costs, kinds, beat=beat)
     if plan.choice.seconds is not None:
         return plan
     return replace(plan, choice=replace(plan.choice, seconds=step_seconds(draft, plan, costs)))

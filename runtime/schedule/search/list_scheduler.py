@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +92,7 @@ def list_schedule(
     *,
     memory: MemoryPlan | None = None,
     limit: int | Sequence[int | None] | None = None,
+    beat: float = inf,
 ) -> ListSchedule:
     """Search for the shortest schedule; it is never longer than one of SCHEDULES within the limit.
 
@@ -101,17 +102,20 @@ def list_schedule(
     Args:
         memory: What bodies hold; needed for a limit.
         limit: Bytes that each rank may hold, one number for all or one of each; None: any number.
+        beat: Seconds; schedules that take as long or longer need not be searched for.
     """
     bench = _Bench(topology, mbs, costs, memory, _limits(limit, topology.ranks))
     bound = lower_bound(bench.problem)
     enough = bench.enough(bound)
+    below = NEVER if beat == inf else ceil(Fraction(beat) / bench.numbered.unit)
     for name in SCHEDULES:
         bench.try_named(name)
-    if bench.runs <= MAX_SEARCH_RUNS and bench.best_ticks > enough:
+    pays = bound < below or not bench.best.fits
+    if pays and bench.runs <= MAX_SEARCH_RUNS and bench.best_ticks > enough:
         _build(bench)
         _improve(bench, enough)
-    if bench.runs <= MAX_EXACT_RUNS and bench.best_ticks > enough:
-        bound = max(bound, _solve(bench))
+    if pays and bench.runs <= MAX_EXACT_RUNS and bench.best_ticks > enough:
+        bound = max(bound, _solve(bench, below))
     best, lower = bench.best, bound * bench.numbered.unit
     return ListSchedule(best.compute, best.makespan, lower, best.fits and best.makespan == lower)
 
@@ -265,8 +269,12 @@ def _improve(bench: _Bench, enough: int) -> None:
         bench.try_order(order)
 
 
-def _solve(bench: _Bench) -> int:
-    """Search all orders; return a lower bound of their ticks, 0 if the search is cut off."""
+def _solve(bench: _Bench, below: int) -> int:
+    """Search all orders that take less than `below` ticks.
+
+    Returns:
+        A lower bound of the ticks of all orders, 0 if the search is cut off.
+    """
     p = bench.problem
 
     def judge(order: Array) -> int:
@@ -275,8 +283,9 @@ def _solve(bench: _Bench) -> int:
 
     nodes, lower = MAX_NODE_RUNS // bench.runs, 0
     if bench.best.fits:  # or else what is short is not wanted, but what holds little
-        lower = solve(p, bench.best_ticks, judge, nodes=nodes) or 0
-    if bench.limit is not None and lower < bench.best_ticks and bench.runs <= MAX_WAITING_RUNS:
-        within = solve(p, bench.best_ticks, judge, nodes=nodes, memory=bench.memory()) or 0
+        lower = solve(p, min(bench.best_ticks, below), judge, nodes=nodes) or 0
+    wanted = min(bench.best_ticks, below)
+    if bench.limit is not None and lower < wanted and bench.runs <= MAX_WAITING_RUNS:
+        within = solve(p, wanted, judge, nodes=nodes, memory=bench.memory()) or 0
         lower = max(lower, within) if bench.best.fits else lower
     return lower

@@ -132,6 +132,10 @@ def test_branch_and_bound_finds_the_shortest_of_all_schedules(name, seed):
     assert searched(number(topology, mbs, costs, Fraction(1)).problem) == best
     listed = list_schedule(topology, mbs, costs)
     assert (listed.makespan, listed.lower_bound, listed.optimal) == (best, best, True)
+    # What takes no longer than another plan is found; where nothing does, no bound is claimed.
+    assert list_schedule(topology, mbs, costs, beat=float(best) + 0.5).makespan == best
+    other = list_schedule(topology, mbs, costs, beat=float(best))
+    assert other.lower_bound <= best <= other.makespan
 
 
 def holding(topology: Chain, seed: object) -> MemoryPlan:
