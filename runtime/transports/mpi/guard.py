@@ -64,6 +64,7 @@ HANDED_ON = (
     signal.SIGQUIT,
 )
 SEGMENTS = "/dev/shm/mpich_shm_"
+OPENMP = "/dev/shm/__KMP_REGISTERED_LIB_{process}_{user}"  # of MKL's OpenMP, if it is loaded
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 PR_SET_PDEATHSIG = 1
 MESSAGE_BYTES = 1 << 16
@@ -208,7 +209,7 @@ class Watch:
         for signum in HANDED_ON:
             signal.signal(signum, signal.SIG_DFL)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # hydra without auto-cleanup tells ends by it
-        for path in self.noted:
+        for path in (*self.noted, _openmp_file(self.process)):
             _unlink(path)
         code = os.waitstatus_to_exitcode(status)
         lost = code < 0 and -code not in self.handed_on and not self.killed
@@ -405,7 +406,7 @@ def _stand_deputy(rank: int) -> tuple[int, int]:
     if "done" not in said:
         _end_orphan(handle)
         last = max((at for at, word in enumerate(said) if word == "clear"), default=-1)
-        for path in said[last + 1 :]:
+        for path in (*said[last + 1 :], _openmp_file(rank)):
             _unlink(path)
     os._exit(0)
 
@@ -449,6 +450,11 @@ def _segments(process: int | str) -> set[str]:
     with suppress(OSError), open(f"/proc/{process}/maps") as file:
         return {line.split()[5] for line in file if SEGMENTS in line and "(deleted)" not in line}
     return set()
+
+
+def _openmp_file(process: int) -> str:
+    """Return the file that a process leaves behind if it has used MKL and is killed."""
+    return OPENMP.format(process=process, user=os.getuid())
 
 
 def _unlink(path: str) -> None:
