@@ -16,8 +16,9 @@ import numpy as np
 
 from runtime.backends.cpu import conv_blocks
 from runtime.backends.cpu.choice import low_matmul, low_rooms, matmul
-from runtime.backends.cpu.flat import by_numpy, floating
+from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.low import FLOAT32
+from runtime.backends.cpu.low import is_low as is_low_array
 from runtime.backends.cpu.micro import available
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
@@ -254,13 +255,18 @@ def bound(call: KernelCall, function: Any, *args: Any) -> BoundCall:
     return BoundCall(function, (*given[:-1], low, given[-1]))
 
 
+def in_blocks(function: Any, *args: Any) -> BoundCall | None:
+    """Bind a function of `conv_blocks`; None for floats of 16 bits, which come as float32."""
+    return None if is_low_array(args[-1]) else BoundCall(function, args)
+
+
 @kernel("Convolution")
 def convolution(call: KernelCall) -> BoundCall | None:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, weight, y):
         shift = bias[0] if bias else None
-        return by_numpy(conv_blocks.convolve, x, weight, shift, windows, groups, out=y)
+        return in_blocks(conv_blocks.convolve, x, weight, shift, windows, groups, y)
     shift = bias[0] if bias else zeros(y)
     return bound(call, convolve, x, weight, shift, windows.pad, False, y)
 
@@ -270,8 +276,7 @@ def grad_data(call: KernelCall) -> BoundCall | None:
     (g, weight), (out,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, out, weight, g):
-        args = g, weight, None, windows, groups, out.shape
-        return by_numpy(conv_blocks.data_gradient, *args, out=out)
+        return in_blocks(conv_blocks.data_gradient, g, weight, None, windows, groups, out)
     pad = tuple(2 - p for p in windows.pad)
     return bound(call, convolve, g, weight, zeros(out), pad, True, out)
 
@@ -281,7 +286,7 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
     (g, x), (out,) = call.ins, call.outs
     windows, groups = windows_of(call.attrs), call.attrs["num_group"]
     if not suits(call, x, out, g):
-        return by_numpy(conv_blocks.weight_gradient, g, x, windows, groups, out=out)
+        return in_blocks(conv_blocks.weight_gradient, g, x, windows, groups, out)
     return bound(call, weight_gradient, g, x, windows.pad, out)
 
 
@@ -289,8 +294,8 @@ def grad_weight(call: KernelCall) -> BoundCall | None:
 def deconvolution(call: KernelCall) -> BoundCall | None:
     (x, weight, *bias), (y,) = call.ins, call.outs
     windows, _ = widened(call.attrs, x.shape)
-    args = x, weight, bias[0] if bias else None, windows, call.attrs["num_group"], y.shape
-    return by_numpy(conv_blocks.data_gradient, *args, out=y)
+    shift, groups = bias[0] if bias else None, call.attrs["num_group"]
+    return in_blocks(conv_blocks.data_gradient, x, weight, shift, windows, groups, y)
 
 
 def scratch_bytes(op: str, call: KernelCall) -> int:

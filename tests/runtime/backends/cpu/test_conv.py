@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 by it)
 import numpy as np
 import pytest
 
@@ -81,6 +82,10 @@ BLOCKED = [  # shape, kernel, stride, dilate, pad, groups
     ((2, 8, 60, 50), (3, 3), (2, 2), (1, 1), (0, 0), 1),  # several blocks a sample
     ((70, 2, 5, 4), (3, 3), (1, 1), (1, 1), (0, 0), 1),
     ((1, 2, 30, 1), (3, 1), (1, 1), (1, 1), (0, 0), 1),
+    ((3, 4, 7, 30), (3, 3), (1, 1), (2, 1), (1, 1), 2),  # rows long enough for samples outermost
+    ((2, 4, 300, 26), (5, 3), (1, 1), (1, 1), (0, 0), 2),  # of several blocks a sample
+    ((3, 4, 70), (3,), (2,), (1,), (1,), 4),
+    ((5, 4, 17, 9), (1, 1), (2, 1), (1, 1), (0, 0), 2),
     ((16, 3, 8, 8), (3, 3), (1, 1), (1, 1), (1, 1), 1),  # what does not pay by Winograd's products
     ((16, 16, 8, 8), (3, 3), (1, 1), (1, 1), (1, 1), 8),
     ((1, 16, 32, 32), (3, 3), (1, 1), (1, 1), (1, 1), 1),
