@@ -114,9 +114,10 @@ class Simulator:
         if self._costs.alone is None:
             return _timeline(schedule, tape, state, unit)
         shares = shared_time(self._facts, tape, state, self._costs.hosts)
-        alone = [self._costs.alone(key) for key in self._facts.keys]
-        least = np.array([_rounded(as_fraction(x, "alone"), unit) for x in alone], np.int64)
-        run = least + np.rint(shares * (state.ticks.run - least)).astype(np.int64)
+        alone = [as_fraction(self._costs.alone(k), f"{k} alone") for k in self._facts.keys]
+        together = state.ticks.run
+        least = np.minimum([_rounded(x, unit) for x in alone], together)
+        run = least + np.rint(shares * (together - least)).astype(np.int64)
         ticks = state.ticks._replace(run=run)
         state = start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
         walk(state)
