@@ -224,14 +224,17 @@ def mixed_costs(parts: StepBatches, prices: CostModel) -> Costs:
     ]
     stages = len(next(iter(parts.partitions.values())).rank_of)
 
-    def run(key: BodyKey) -> float:
+    def own(key: BodyKey) -> tuple[Costs, BodyKey]:
         kind, stage = divmod(key.stage, stages)
-        return float(of_kinds[kind].run(key._replace(stage=stage)))
+        return of_kinds[kind], key._replace(stage=stage)
+
+    def run(key: BodyKey) -> float:
+        costs, body = own(key)
+        return float(costs.run(body))
 
     def alone(key: BodyKey) -> float:
-        kind, stage = divmod(key.stage, stages)
-        costs = of_kinds[kind]
-        return float((costs.alone or costs.run)(key._replace(stage=stage)))
+        costs, body = own(key)
+        return float((costs.alone or costs.run)(body))
 
     def update(stage: int) -> float:
         # A stage is updated once, for all kinds.

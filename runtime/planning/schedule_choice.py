@@ -169,7 +169,7 @@ class _Tries:
             count = self.draft.micro_batches
             found = list_schedule(partition, count, costs, memory=memory, limit=limits, beat=beat)
             listed.append(found)
-            return _lowered(partition, listed[-1].compute, self.draft.options)
+            return _lowered(partition, found.compute, self.draft.options)
 
         return self.add(partial(self.draft.plan, AUTO, split, programs, steps), listed)
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.backends.cpu.choice import matmul
-from runtime.backends.device.compile import jit, jit_inner
+from runtime.backends.cpu.gates import copy
+from runtime.backends.device.compile import jit
 from symgraph.core.types import Array, Shape, wide
 from symgraph.ops.windows import Windows
 
@@ -124,7 +125,10 @@ class Columns:
     def of(self, source: Padded, counts: Shape, block: Block) -> Array:
         """Return the columns of a block with `counts` windows along each axis."""
         windows, x = self.windows, source.x
-        if not self.innermost and x.ndim == 4 and windows.stride[1] == 1 and not windows.is_point:
+        if windows.is_point and not self.innermost:
+            return np.moveaxis(part_of(x, block), 0, -1)
+        of_images = not self.innermost and x.ndim == 4 and x.flags.c_contiguous
+        if of_images and windows.stride[1] == 1:
             shape = (block.stop - block.start, x.shape[1], *windows.kernel, *counts)
             columns = self._memory(math.prod(shape)).reshape(shape)
             fill_columns(x, block.start, block.top, *windows, columns)
@@ -175,17 +179,11 @@ def fill_columns(
                         if 0 <= row < height:
                             first = ((n * channels + c) * height + row) * width + left
                             line[:begin] = 0
-                            copy_line(line[begin:end], source[first + begin : first + end])
+                            copy(source[first + begin : first + end], line[begin:end])
                             line[end:] = 0
                         else:
                             line[:] = 0
                         at += across
-
-
-@jit_inner
-def copy_line(target: Array, source: Array) -> None:
-    for i in range(len(target)):
-        target[i] = source[i]
 
 
 def part_of(x: Array, block: Block) -> Array:
@@ -233,7 +231,7 @@ def convolve(
         part = part_of(y, block)
         read = columns.of(padded, part.shape[2:], block)
         into = None
-        if not innermost and part.flags.c_contiguous and part.dtype == dtype:
+        if not innermost and part.flags.c_contiguous:
             into = part.reshape(len(part), *rows.shape[:2], -1)
         products = matmul(rows, stacked(read, groups, depth, innermost), into)
         if bias is not None:

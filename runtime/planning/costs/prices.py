@@ -256,7 +256,7 @@ class CostModel:
             overhead=self.overhead,
             update=update,
             alone=(lambda key: unshared()[key] + besides(key)) if shares else None,
-            hosts=[self._host_of(context) for context in devices],
+            hosts=[self._host_of(context) for context in devices] if shares else (),
         )
         if self.machine is not None:
             norms = len(partition.graph.variables)

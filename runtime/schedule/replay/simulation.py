@@ -118,8 +118,7 @@ class Simulator:
         together = state.ticks.run
         least = np.minimum([_rounded(x, unit) for x in alone], together)
         run = least + np.rint(shares * (together - least)).astype(np.int64)
-        ticks = state.ticks._replace(run=run)
-        state = start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
+        state = self._start(tape, capacity, state.ticks._replace(run=run))
         walk(state)
         return _timeline(schedule, tape, state, unit)
 
@@ -133,12 +132,15 @@ class Simulator:
         _, state, unit = self._walked(schedule, None)
         return float(int(state.end.max(initial=0)) * unit)
 
+    def _start(self, tape: Tape, capacity: int | None, ticks: Ticks) -> State:
+        return start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
+
     def _walked(self, schedule: Schedule, capacity: int | None) -> tuple[Tape, State, Fraction]:
         tape = Tape.of(schedule, self._facts)
         for unit, ticks in self._ticks:
             if ticks is None:
                 continue
-            state = start(self._facts, tape, capacity, ticks, self._carriers, self._sum_bodies)
+            state = self._start(tape, capacity, ticks)
             end = walk(state)
             if end == DONE:
                 return tape, state, unit

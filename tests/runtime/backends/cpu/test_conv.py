@@ -11,10 +11,11 @@ import pytest
 from runtime.backends.cpu import conv as winograd
 from runtime.backends.cpu.choice import installed, use_blas
 from runtime.backends.cpu.conv import units
-from runtime.backends.cpu.conv_blocks import blocks
+from runtime.backends.cpu.conv_blocks import blocks, convolve
 from runtime.backends.cpu.scratch import SCRATCH
 from symgraph.core.registry import Env
 from symgraph.core.types import BFLOAT16
+from symgraph.ops.windows import windows_of
 from tests.runtime.backends.cpu.test_flat import DTYPES, agree, bind, numbers
 
 TRAINING = Env(train=True)
@@ -120,6 +121,17 @@ def test_blocks(shape, kernel, stride, dilate, pad, groups, dtype):
         "Deconvolution", g, weight, numbers(channels, dtype, 4), num_filter=channels, no_bias=False
     )
     assert back.shape[:2] == shape[:2]
+
+
+@pytest.mark.parametrize("length", [8, 30])
+def test_data_and_output_may_lie_within_larger_arrays(length):
+    windows = windows_of({"kernel": (3, 3), "stride": (), "pad": (1, 1)})
+    x, y = numbers((3, 6, length, length), "float32")[:, 1:4], np.zeros((3, 9, length, length))
+    weight, out = numbers((4, 3, 3, 3), "float32", 1), y.astype("float32")[:, 2:6]
+    convolve(x, weight, None, windows, 1, out)
+    alone = np.empty(out.shape, "float32")
+    convolve(x.copy(), weight, None, windows, 1, alone)
+    np.testing.assert_allclose(out, alone, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
