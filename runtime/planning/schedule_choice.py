@@ -98,8 +98,9 @@ class _Tries:
     def __init__(self, draft: Draft, costs: Costing, is_open: bool, beat: float) -> None:
         """Take as `is_open` whether there is a choice; `beat` as in select_schedule."""
         self.draft, self.is_open, self.beat = draft, is_open, beat
-        self.costs = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
-        self.simulator = cache(lambda cut: Simulator(cut, self.costs(cut)))
+        of_cut = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
+        self.costs = of_cut
+        self.simulator = cache(lambda cut: Simulator(cut, of_cut(cut)))
         self.candidates: list[PlanCandidate] = []
         self.best: Plan | None = None
         self.least: Plan | None = None  # the one that exceeds limits the least
