@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from runtime.transports.threads.collectives import ThreadCollectives
 from tests.helpers.gpus import KINDS, shared_card
 
 # Unbuffered, a print is several writes, and a launcher may put another rank's between them.
@@ -55,6 +56,14 @@ def groups(request, monkeypatch):
         return
     with shared_card(kind, monkeypatch):
         yield places
+
+
+@pytest.fixture(params=[True, False], ids=["lent", "sent"])
+def lent(request, monkeypatch) -> bool:
+    """Whether threads read each other's arrays where they are, or send them as processes do."""
+    if not request.param:
+        monkeypatch.setattr(ThreadCollectives, "lend", None)
+    return bool(request.param)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -99,6 +99,10 @@ class Bucket(NamedTuple):
             sum(map(self.summed, self.ranks)),
         )
 
+    def on_host(self, partition: Partition) -> bool:
+        """Tell whether all its ranks are CPUs."""
+        return {partition.placement.devices[rank].kind for rank in self.ranks} == {"cpu"}
+
     @property
     def collectives(self) -> tuple[CollectiveLayout, CollectiveLayout]:
         """The alltoall of the pieces and the allgather of sums or weights, for several ranks."""
@@ -179,9 +183,12 @@ def collective_groups(partition: Partition) -> list[Group]:
     return sorted({layout.group for bucket in shared for layout in bucket.collectives})
 
 
-def scratch_bytes(partition: Partition) -> list[int]:
-    """Count the bytes that each rank needs to sum gradients: buffers that fit all its buckets."""
-    every = buckets(partition)
+def scratch_bytes(partition: Partition, *, shared_memory: bool = False) -> list[int]:
+    """Count the bytes that each rank needs to sum gradients: buffers that fit all its buckets.
+
+    shared_memory: whether ranks on CPUs add up gradients where they are, without buffers.
+    """
+    every = [b for b in buckets(partition) if not (shared_memory and b.on_host(partition))]
     needs = [
         [b.buffer_sizes(rank) for b in every if rank in b.ranks] for rank in range(partition.ranks)
     ]

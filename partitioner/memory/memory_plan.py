@@ -60,6 +60,7 @@ def plan_memory(
     grads: Mapping[str, Value] = NO_GRADIENTS,
     slots: int = 0,
     shard_optimizer: bool = False,
+    shared_memory: bool = False,
     parameters: Collection[str] = (),
     several: bool = False,
     scratch: tuple[int, ...] | None = None,
@@ -71,6 +72,7 @@ def plan_memory(
         grads: parameter -> the value of its gradient.
         slots: optimizer arrays per parameter.
         shard_optimizer: whether each copy of a parameter has those of its own piece only.
+        shared_memory: whether all ranks are threads of one process.
         parameters: variables that stay for the whole run.
         several: whether a step has several micro-batches, so that gradients are copied or added to
             partial sums.
@@ -85,7 +87,8 @@ def plan_memory(
             held[rank] += node.types[0].nbytes if node.name in parameters else 0
             state = slots * piece_bytes(node.types[0], own.get(node.name))
             learnt[rank] += state if node.name in grads else 0
-    learnt = [a + b for a, b in zip(learnt, scratch_bytes(partition), strict=True)]
+    summing = scratch_bytes(partition, shared_memory=shared_memory)
+    learnt = [a + b for a, b in zip(learnt, summing, strict=True)]
     asked = frozenset(grads.values())
     bodies: dict[BodyKey, BodyMemory] = {}
     for rank in range(partition.ranks):
@@ -99,10 +102,8 @@ def plan_memory(
         key: replace(memory, top=memory.top + (0 if several else sums[key]), sums=sums[key])
         for key, memory in ((k, bodies[k]) for k in partition.bodies)
     }
-    scratch = (0,) * partition.ranks if scratch is None else scratch
-    return MemoryPlan(
-        MappingProxyType(bodies), tuple(held), tuple(learnt), scratch, early_messages(partition)
-    )
+    static = tuple(held), tuple(learnt), scratch or (0,) * partition.ranks
+    return MemoryPlan(MappingProxyType(bodies), *static, early_messages(partition))
 
 
 def early_messages(partition: Partition) -> frozenset[int]:

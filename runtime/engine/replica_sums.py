@@ -8,24 +8,33 @@ other work to do.
 
 Where the optimizer's arrays are sharded, the sums of a rank's own pieces are all that its update
 needs, so they stay where they are. After the update the collective C2 spreads the weights.
+
+Threads lend each other their gradients and weights instead: each one adds up its pieces where they
+are, into its own gradients, and copies the other sums from there. That moves less than half as many
+bytes, and takes no buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.base.collectives import CollectiveLayout
 from partitioner.base.types import Partition
 from partitioner.cutting.replicas import UNDER_WAY, Bucket, Copies, buckets
 from runtime.backends.device.arrays import copy, on_host
-from runtime.transports.base import Collectives, CollectiveTicket
+from runtime.transports.base import Collectives, CollectiveTicket, Lent, Ticket
 from symgraph.core.types import Array
 
 # Returns the gradient or the weight of a variable of this rank.
 ArrayOf = Callable[[str], Array]
+
+BLOCK = 1 << 15  # numbers that are summed at a time: a sum of many terms stays in a core's cache
 
 
 class Loan:
@@ -77,35 +86,158 @@ class Buffers(NamedTuple):
         )
 
 
-class RankBucket:
+class RankBucket(ABC):
     """One rank's part in the sums of a bucket."""
-
-    #: The memory that it uses.
-    buffers: Buffers
 
     def __init__(self, bucket: Bucket, rank: int) -> None:
         self.bucket, self.rank = bucket, rank
         self._others = [r for r in bucket.ranks if r != rank]
         self._alltoall, self._allgather = bucket.collectives
-        self.sizes = bucket.buffer_sizes(rank)
         self.waits = 0  # variables whose gradients this step has not computed yet
-        self.ticket: CollectiveTicket | None = None
+        self.ticket: Ticket | None = None
 
     def done(self) -> bool:
         """Tell whether the collective that was started last has ended."""
         return self.ticket is None or self.ticket.done()
 
+    @abstractmethod
+    def can_give(self) -> bool:
+        """Tell whether this rank has memory for what it gives."""
+
     def can_add(self) -> bool:
         """Tell whether this rank has all pieces, and memory for their sums."""
-        return self.done() and self.buffers.sums_loan.returned()
+        return self.done()
+
+    @abstractmethod
+    def wait_to_give(self) -> None:
+        """Wait for what `can_give` asks for."""
+
+    def wait_to_add(self) -> None:
+        """Wait for what `can_add` asks for."""
+        if self.ticket is not None:
+            self.ticket.wait()
 
     @property
     def names(self) -> list[str]:
         """The variables of this rank in the bucket."""
         return [n for copies in self.bucket.copies for n in self._local(copies)]
 
+    @abstractmethod
     def give(self, gradients: ArrayOf, collectives: Collectives) -> None:
         """Start to send the other ranks their pieces."""
+
+    @abstractmethod
+    def add(self, gradients: ArrayOf) -> None:
+        """Add up this rank's pieces in the order of the copies."""
+
+    @abstractmethod
+    def keep(self, gradients: ArrayOf) -> None:
+        """Let the sums of this rank's own pieces be the gradients of their copies."""
+
+    @abstractmethod
+    def spread(self, gradients: ArrayOf, collectives: Collectives) -> None:
+        """Start to send this rank's sums to all."""
+
+    @abstractmethod
+    def spread_weights(self, weights: ArrayOf, collectives: Collectives) -> None:
+        """Start to send this rank's own pieces of the weights to all."""
+
+    @abstractmethod
+    def take(self, arrays: ArrayOf) -> None:
+        """Copy what all ranks have spread into the gradients, or weights, of all copies here."""
+
+    def _local(self, copies: Copies) -> list[str]:
+        return [n for n, r in zip(copies.names, copies.ranks, strict=True) if r == self.rank]
+
+
+class LentBucket(RankBucket):
+    """A bucket whose ranks read each other's gradients and weights where they are.
+
+    No rank writes what another one reads: its own pieces are its alone until all have their sums,
+    and the next step changes gradients and weights after all ranks have exchanged their norms.
+    """
+
+    def __init__(self, bucket: Bucket, rank: int) -> None:
+        super().__init__(bucket, rank)
+        self._lent: Lent | None = None
+        self._own: Mapping[str, Array] = {}  # each variable's array, as one row
+
+    def _start(self, layout: CollectiveLayout, arrays: ArrayOf, collectives: Collectives) -> None:
+        assert collectives.lend is not None
+        self._own = {name: arrays(name).reshape(-1) for name in self.names}
+        self.ticket = self._lent = collectives.lend(layout, self._own) if self._others else None
+
+    def _of(self, rank: int) -> Mapping[str, Array]:
+        return self._own if self._lent is None else self._lent.of(rank)
+
+    def can_give(self) -> bool:
+        return True
+
+    def wait_to_give(self) -> None:
+        pass  # it can
+
+    def give(self, gradients: ArrayOf, collectives: Collectives) -> None:
+        self._start(self._alltoall, gradients, collectives)
+
+    def add(self, gradients: ArrayOf) -> None:
+        for copies, name, at in self.bucket.pieces(self.rank):
+            sources = zip(copies.names, copies.ranks, strict=True)
+            add_up([self._of(source)[n][at] for n, source in sources], self._own[name][at])
+
+    def keep(self, gradients: ArrayOf) -> None:
+        pass  # they are
+
+    def spread(self, gradients: ArrayOf, collectives: Collectives) -> None:
+        self._start(self._allgather, gradients, collectives)
+
+    def spread_weights(self, weights: ArrayOf, collectives: Collectives) -> None:
+        self._start(self._allgather, weights, collectives)
+
+    def take(self, arrays: ArrayOf) -> None:
+        for owner in self.bucket.ranks:
+            for copies, name, at in self.bucket.pieces(owner):
+                for mine in self._local(copies):
+                    if mine != name:
+                        copy(self._own[mine][at], self._of(owner)[name][at])
+
+
+def add_up(terms: Sequence[Array], total: Array) -> None:
+    """Add up arrays of numbers in their order; the total may be one of them."""
+    *first, last = terms
+    if not first:
+        copy(total, last)
+        return
+    for begin in range(0, total.size, BLOCK):
+        block = slice(begin, begin + BLOCK)
+        so_far = reduce(np.add, [term[block] for term in first])
+        np.add(so_far, last[block], out=total[block])
+
+
+class PackedBucket(RankBucket):
+    """A bucket whose ranks send each other what they give."""
+
+    #: The memory that it uses.
+    buffers: Buffers
+    ticket: CollectiveTicket | None
+
+    def __init__(self, bucket: Bucket, rank: int) -> None:
+        super().__init__(bucket, rank)
+        self.sizes = bucket.buffer_sizes(rank)
+
+    def can_give(self) -> bool:
+        return self.buffers.out_loan.returned()
+
+    def can_add(self) -> bool:
+        return self.done() and self.buffers.sums_loan.returned()
+
+    def wait_to_give(self) -> None:
+        self.buffers.out_loan.take_back()
+
+    def wait_to_add(self) -> None:
+        super().wait_to_add()
+        self.buffers.sums_loan.take_back()
+
+    def give(self, gradients: ArrayOf, collectives: Collectives) -> None:
         start = 0
         out, into = self.buffers.out, self.buffers.into
         for peer in self._others:
@@ -118,7 +250,6 @@ class RankBucket:
             self.buffers.out_loan.ticket = self.ticket
 
     def add(self, gradients: ArrayOf) -> None:
-        """Add up this rank's pieces in the order of the copies."""
         received = [self.bucket.given(r, self.rank) for r in self._others]
         places = dict(zip(self._others, accumulate(received, initial=0), strict=False))
         start = 0
@@ -142,21 +273,20 @@ class RankBucket:
                     total += term
 
     def keep(self, gradients: ArrayOf) -> None:
-        """Copy the sums of this rank's own pieces into the gradients of their copies."""
         start = 0
         for _, name, at in self.bucket.pieces(self.rank):
             into = gradients(name).reshape(-1)[at]
             copy(into, self.buffers.sums[start : start + into.nbytes].view(into.dtype))
             start += into.nbytes
 
-    def pack(self, weights: ArrayOf) -> None:
-        """Put this rank's own pieces of the weights in the place of its sums."""
+    def spread_weights(self, weights: ArrayOf, collectives: Collectives) -> None:
+        self.buffers.sums_loan.take_back()
         start = 0
         for _, name, at in self.bucket.pieces(self.rank):
             start = _append(self.buffers.sums, start, weights(name).reshape(-1)[at])
+        self.spread(weights, collectives)
 
-    def spread(self, collectives: Collectives) -> None:
-        """Start to send this rank's sums, or weights, to all."""
+    def spread(self, gradients: ArrayOf, collectives: Collectives) -> None:
         self.ticket = None
         if self._others:
             buffers = self.buffers
@@ -166,7 +296,6 @@ class RankBucket:
             self.buffers.all[:] = self.buffers.sums
 
     def take(self, arrays: ArrayOf) -> None:
-        """Copy what all ranks have spread into the gradients, or weights, of all copies here."""
         start = 0
         for owner in self.bucket.ranks:
             for copies, _, at in self.bucket.pieces(owner):
@@ -174,9 +303,6 @@ class RankBucket:
                     into = arrays(name).reshape(-1)[at]
                     copy(into, self.buffers.all[start : start + into.nbytes].view(into.dtype))
                 start += (at.stop - at.start) * copies.itemsize
-
-    def _local(self, copies: Copies) -> list[str]:
-        return [n for n, r in zip(copies.names, copies.ranks, strict=True) if r == self.rank]
 
 
 def _append(buffer: Array, start: int, piece: Array) -> int:
@@ -207,7 +333,7 @@ class ReplicaSums:
         *,
         spread: bool = True,
     ) -> None:
-        """Reserve the buffers.
+        """Reserve the buffers that are needed.
 
         Args:
             partition: The cut graph.
@@ -216,21 +342,23 @@ class ReplicaSums:
             device_module: The array module of the rank's device.
             spread: Whether all copies get the whole sums, and not just their own pieces.
         """
-        local = [b for b in buckets(partition) if rank in b.ranks]
-        self._buckets = [RankBucket(bucket, rank) for bucket in local]
+        self._buckets: list[RankBucket] = []
         self._spreads = spread
-        modules = [collectives.module(bucket.ranks) or device_module for bucket in local]
+        packed: dict[Any, list[PackedBucket]] = {}  # by the array module
+        for bucket in (b for b in buckets(partition) if rank in b.ranks):
+            if collectives.lend is not None and bucket.on_host(partition):
+                self._buckets.append(LentBucket(bucket, rank))
+                continue
+            module = collectives.module(bucket.ranks) or device_module
+            packed.setdefault(module, []).append(PackedBucket(bucket, rank))
+            self._buckets.append(packed[module][-1])
         self.held = 0  # bytes
-        for xp in dict.fromkeys(modules):
-            of_module = [
-                b for b, module in zip(self._buckets, modules, strict=True) if module is xp
-            ]
-            columns = zip(*(bucket.sizes for bucket in of_module), strict=True)
-            sizes = [max(column) for column in columns]
+        for xp, some in packed.items():
+            sizes = [max(column) for column in zip(*(b.sizes for b in some), strict=True)]
             shared = [Buffers.empty(xp, sizes) for _ in range(UNDER_WAY)]
             self.held += UNDER_WAY * sum(sizes)
-            for number, bucket in enumerate(of_module):
-                bucket.buffers = shared[number % UNDER_WAY].of(bucket.sizes)
+            for number, each in enumerate(some):
+                each.buffers = shared[number % UNDER_WAY].of(each.sizes)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self.reset()
 
@@ -259,23 +387,18 @@ class ReplicaSums:
     def _wait(self) -> None:
         """Wait for what the next step with the buckets needs."""
         if self._taken == self._given:
-            self._buckets[self._given].buffers.out_loan.take_back()
-            return
-        bucket = self._buckets[self._summed if self._summed < self._given else self._taken]
-        if bucket.ticket is not None:
-            bucket.ticket.wait()
-        if self._summed < self._given:
-            bucket.buffers.sums_loan.take_back()
+            self._buckets[self._given].wait_to_give()
+        elif self._summed < self._given:
+            self._buckets[self._summed].wait_to_add()
+        elif (ticket := self._buckets[self._taken].ticket) is not None:
+            ticket.wait()
 
     def spread_weights(self, weights: ArrayOf, collectives: Collectives) -> None:
         """Give all copies the weights that each rank has updated in its own pieces."""
         all_ = self._buckets
         for number in range(len(all_) + UNDER_WAY - 1):
             if number < len(all_):
-                bucket = all_[number]
-                bucket.buffers.sums_loan.take_back()
-                bucket.pack(weights)
-                bucket.spread(collectives)
+                all_[number].spread_weights(weights, collectives)
             if number >= UNDER_WAY - 1:
                 bucket = all_[number - UNDER_WAY + 1]
                 if bucket.ticket is not None:
@@ -293,14 +416,14 @@ class ReplicaSums:
             bucket = all_[self._summed]
             bucket.add(gradients)
             if self._spreads:
-                bucket.spread(collectives)
+                bucket.spread(gradients, collectives)
             else:
                 bucket.keep(gradients)
             self._summed += 1
         elif (
             self._given < min(len(all_), limit)
             and not all_[self._given].waits
-            and all_[self._given].buffers.out_loan.returned()
+            and all_[self._given].can_give()
         ):
             all_[self._given].give(gradients, collectives)
             self._given += 1

@@ -79,6 +79,7 @@ class Draft:
             slots=self.options.slots,
             update=self.options.update,
             shard_optimizer=self.options.shard_optimizer,
+            shared_memory=self.options.lends,
             spreads_sums=self.options.spreads_sums,
         )
 
@@ -166,6 +167,7 @@ class Draft:
                 grads=self.network.grads,
                 slots=self.options.slots,
                 shard_optimizer=self.options.shard_optimizer,
+                shared_memory=self.options.lends,
                 parameters=self.network.parameters,
                 several=self.micro_batches > 1,
                 scratch=scratch_bytes(partition),

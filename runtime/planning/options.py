@@ -56,6 +56,9 @@ class MemoryOptions:
     shard_optimizer: bool = False
     """Whether each copy of a parameter in replicas keeps the optimizer's arrays of its own piece
     only; see runtime.engine.optimizer_step."""
+    shared_memory: bool = True
+    """Whether all ranks are threads of one process, so that replicas on CPUs add up gradients where
+    they are; see runtime.engine.replica_sums. A `machine` is taken to send them."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,11 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
             if value != (known.default if made is MISSING else made()):
                 shown.append(f"{known.name}={value!r}")
         return f"Options({', '.join(shown)})"
+
+    @property
+    def lends(self) -> bool:
+        """Whether replicas on CPUs add up gradients where they are."""
+        return self.shared_memory and self.machine is None
 
     @property
     def spreads_sums(self) -> bool:

@@ -294,6 +294,7 @@ class Plan:
             slots=self.options.slots,
             update=self.options.update,
             shard_optimizer=self.options.shard_optimizer,
+            shared_memory=self.options.lends,
             spreads_sums=self.options.spreads_sums,
         )
 

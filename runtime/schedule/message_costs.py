@@ -147,22 +147,36 @@ def meeting_seconds(ranks: Sequence[int], nbytes: int, link: Links) -> Fraction:
 
 
 def replica_sum_seconds(
-    partition: Partition, link: Links, *, spread: bool = True
+    partition: Partition, link: Links, *, spread: bool = True, shared_memory: bool = False
 ) -> list[tuple[frozenset[BodyKey], Fraction]]:
     """Return, per bucket of replicas' gradients, the bodies that complete it and its seconds.
 
-    spread: whether all copies get the whole sums.
+    Args:
+        partition: the cut graph.
+        link: the links.
+        spread: whether all copies get the whole sums.
+        shared_memory: whether ranks on CPUs read gradients where they are, so that nothing is sent.
     """
     return [
-        (bucket.bodies, _bucket_seconds(bucket, link, bucket.collectives[: 1 + spread]))
+        (
+            bucket.bodies,
+            Fraction(0)
+            if shared_memory and bucket.on_host(partition)
+            else _bucket_seconds(bucket, link, bucket.collectives[: 1 + spread]),
+        )
         for bucket in buckets(partition)
     ]
 
 
-def replica_weight_seconds(partition: Partition, link: Links) -> Fraction:
-    """Return the seconds in which the weights of all buckets are spread, one after the other."""
-    spreads = [_bucket_seconds(b, link, b.collectives[1:]) for b in buckets(partition)]
-    return sum(spreads, Fraction(0))
+def replica_weight_seconds(
+    partition: Partition, link: Links, *, shared_memory: bool = False
+) -> Fraction:
+    """Return the seconds in which the weights of all buckets are spread, one after the other.
+
+    shared_memory: see `replica_sum_seconds`.
+    """
+    sent = [b for b in buckets(partition) if not (shared_memory and b.on_host(partition))]
+    return sum([_bucket_seconds(b, link, b.collectives[1:]) for b in sent], Fraction(0))
 
 
 def _bucket_seconds(bucket: Bucket, link: Links, layouts: Iterable[CollectiveLayout]) -> Fraction:

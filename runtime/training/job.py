@@ -7,6 +7,7 @@ A network without a loss runs forward only: its plan has no gradients, and there
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
+from runtime.training.clusters import THREADS, transport_of
 from runtime.training.given import network_of
 from runtime.training.loss import Loss, with_figures
 from runtime.training.models import build_model
@@ -233,6 +235,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         memory=config.partition.memory,
         slots=len(create_optimizer(config).slots()),
         shard_optimizer=config.train.shard_optimizer,
+        shared_memory=transport_of(config, os.environ) == THREADS,
         clips=config.train.clip_global_norm is not None,
         whole=False,
         strategy=config.partition.strategy,

@@ -111,6 +111,17 @@ class CollectiveTicket(Ticket, Protocol):
         ...
 
 
+class Lent(Ticket, Protocol):
+    """Arrays that ranks lend each other; done when all have lent theirs."""
+
+    def of(self, rank: int) -> Mapping[str, npt.NDArray[Any]]:
+        """Return a rank's arrays, by name; the ticket is done."""
+        ...
+
+
+Lend = Callable[[CollectiveLayout, Mapping[str, npt.NDArray[Any]]], Lent]
+
+
 class Collectives(Protocol):
     """Collectives among some of the ranks. Those of one group are matched by their order."""
 
@@ -142,6 +153,15 @@ class Collectives(Protocol):
                 ticket is done.
 
         Both arrays, unless empty, are of the ranks' `module`.
+        """
+        ...
+
+    @property
+    def lend(self) -> Lend | None:
+        """Start a collective in which ranks read the others' arrays where they are.
+
+        None: ranks cannot, as each has its own memory. Nothing is copied, and nobody says when he
+        has read: arrays, which are the host's, stay as they are until all ranks have met again.
         """
         ...
 

@@ -318,6 +318,27 @@ def check_exchange(make: Make) -> None:
         cluster.run(work)
 
 
+def check_lent_arrays(make: Make) -> None:
+    """Where ranks share memory, each one sees the others' arrays themselves, one loan at a time."""
+
+    def work(end: Transport) -> None:
+        ranks = tuple(range(end.size))
+        end.collectives.join([("", ranks)])
+        if end.collectives.lend is None:
+            return
+        for number in range(3):
+            mine = np.full(4, 10 * end.rank + number)
+            ticket = end.collectives.lend(blocks_of("alltoall", ranks), {f"x{end.rank}": mine})
+            ticket.wait()
+            assert ticket.done()
+            assert ticket.of(end.rank)[f"x{end.rank}"] is mine
+            seen = [int(ticket.of(rank)[f"x{rank}"][0]) for rank in ranks]
+            assert seen == [10 * rank + number for rank in ranks]
+
+    with make(PATIENT) as cluster:
+        cluster.run(work)
+
+
 def gather_all(end: Transport) -> None:
     ranks = tuple(range(end.size))
     blocks = blocks_of("allgather", ranks)
@@ -430,6 +451,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_allreduce,
     check_exchange,
     check_collectives,
+    check_lent_arrays,
     check_exception_reaches_every_wait,
     check_first_failure_wins,
     check_timeout,

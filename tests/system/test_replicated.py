@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from runtime.schedule.replay import Costs, Link, simulate
 from runtime.training.checkpoints.sessions import save_checkpoint
 from runtime.training.checkpoints.state import restore
 from runtime.transports import ThreadCluster
+from runtime.transports.threads.collectives import ThreadCollectives
 from symgraph.core.context import cpu
 from symgraph.core.errors import GraphError, MicroBatchError, PlacementError
 from symgraph.frontend import sym
@@ -213,10 +215,17 @@ def test_networks_that_mix_samples_are_refused():
 # -- training ------------------------------------------------------------------------------------
 
 
-def session(hidden: object, devices: int, cluster: ThreadCluster, marks: str = "1") -> Session:
+def session(
+    hidden: object, devices: int, cluster: ThreadCluster, marks: str = "1", **more: Any
+) -> Session:
     case = network(dropout=0.3, hidden={"replicate": marks} if marks != "1" else {})
     options = replace(
-        placed(devices, hidden=hidden), update=True, micro_batches=2, schedule="1f1b", slots=1
+        placed(devices, hidden=hidden),
+        update=True,
+        micro_batches=2,
+        schedule="1f1b",
+        slots=1,
+        **more,
     )
     wrt = case.trained()
     made = plan(case.symbol, case.specs, options, wrt=wrt, dtypes=dict.fromkeys(wrt, "float64"))
@@ -284,6 +293,7 @@ def test_the_sum_is_an_instruction_and_costs_time():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize(
     ("hidden", "devices"),
     [
@@ -307,11 +317,11 @@ def test_many_buckets_under_way_change_no_bit(monkeypatch, hidden, devices):
 
 @pytest.mark.parametrize("bucket", [1, 1 << 20])
 @pytest.mark.parametrize("hidden", [[cpu(1), cpu(0)], [cpu(0), cpu(1), cpu(0)]])
-def test_what_sums_of_copies_need_is_counted_as_it_is_planned(monkeypatch, hidden, bucket):
+def test_what_sums_of_copies_need_is_counted_as_it_is_planned(monkeypatch, lent, hidden, bucket):
     """A summary measured without it, and buckets of several shapes took more than was planned."""
     monkeypatch.setattr("partitioner.cutting.replicas.BUCKET_BYTES", bucket)
     with ThreadCluster(2) as cluster:
-        run = session(hidden, 2, cluster)
+        run = session(hidden, 2, cluster, shared_memory=lent)
         run.step(feeds(0))
         held = [run.updaters[rank].held for rank in (0, 1)]
         states = [
@@ -319,7 +329,8 @@ def test_what_sums_of_copies_need_is_counted_as_it_is_planned(monkeypatch, hidde
             for r in (0, 1)
         ]
     assert held == [memory.optimizer for memory in run.plan.memory]
-    assert all(0 < mine < all_ for mine, all_ in zip(states, held, strict=True))
+    assert all(0 < mine <= all_ for mine, all_ in zip(states, held, strict=True))
+    assert (states == held) == lent
 
 
 def test_pieces_of_gradients_begin_where_cards_can_read_them(monkeypatch):
@@ -331,6 +342,7 @@ def test_pieces_of_gradients_begin_where_cards_can_read_them(monkeypatch):
         copy(target, source)
 
     monkeypatch.setattr("runtime.engine.replica_sums.copy", watched)
+    monkeypatch.setattr(ThreadCollectives, "lend", None)
     want, got = (of_two_dtypes(where) for where in (cpu(0), [cpu(0), cpu(1)]))
     assert len(moved) >= 2 * len(got)
     assert all(moved)

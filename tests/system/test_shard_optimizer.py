@@ -124,6 +124,7 @@ def test_tied_parameters_and_zero_bubble_schedules():
     assert sharded == whole
 
 
+@pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("places", ["three", "four"])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_many_buckets_on_late_ranks(monkeypatch, places, clip):
@@ -160,12 +161,13 @@ def state_bytes(run: Session) -> list[int]:
 
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("places", PLACES)
-def test_memory_is_counted_as_it_is_planned(places, clip):
+def test_memory_is_counted_as_it_is_planned(places, lent, clip):
     groups, ranks = PLACES[places]
     found = {}
     for shard in (False, True):
         with ThreadCluster(ranks) as cluster:
-            run = session(cluster, groups, rule("adam"), shard=shard, clip=clip)
+            given = {"shard": shard, "clip": clip, "shared_memory": lent}
+            run = session(cluster, groups, rule("adam"), **given)
             run.step(feeds(0))
             held = [run.updaters[rank].held for rank in cluster.ranks]
             assert held == [memory.optimizer for memory in run.plan.memory]

@@ -36,6 +36,8 @@ class StepOverheads:
     """Whether all copies of a parameter get the sums of their gradients."""
     spreads_weights: bool = False
     """Whether all copies of a parameter get the weights that each has updated a part of."""
+    shared_memory: bool = False
+    """Whether replicas on CPUs add up their gradients where they are."""
 
     def seconds(self, key: BodyKey, rates: Rates) -> float:
         """Return the seconds on top of a body's run."""
@@ -56,6 +58,7 @@ def step_overheads(
     slots: int,
     update: bool,
     shard_optimizer: bool = False,
+    shared_memory: bool = False,
     spreads_sums: bool = True,
 ) -> StepOverheads:
     """Compute the overheads of a step.
@@ -68,6 +71,7 @@ def step_overheads(
         slots: the number of optimizer arrays for each parameter.
         update: whether the step ends with updates.
         shard_optimizer: whether each copy of a parameter updates its own piece only.
+        shared_memory: whether all ranks are threads of one process.
         spreads_sums: whether all copies get the sums of their gradients.
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
@@ -88,19 +92,17 @@ def step_overheads(
     forms = packed_forms(partition)
     packing: dict[int, float] = defaultdict(float)
     own = own_pieces(partition) if shard_optimizer else {}
-    updating = _summing(partition, spreads_sums, bool(own))
+    updating = _summing(partition, spreads_sums, bool(own), shared_memory)
     for name in grads:
         stage, type_ = stage_of[name], graph[name].types[0]
         part = piece_bytes(type_, own.get(name))
-        updating[stage] += (
-            3 + 2 * slots
-        ) * part  # the gradient is read once, all else is read and written
+        updating[stage] += (3 + 2 * slots) * part  # the gradient is read, all else written as well
         packing[stage] += 2 * forms[name] * type_.nbytes
-    return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own))
+    return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own), shared_memory)
 
 
 def _summing(
-    partition: Partition, spreads_sums: bool, spreads_weights: bool
+    partition: Partition, spreads_sums: bool, spreads_weights: bool, shared_memory: bool
 ) -> defaultdict[int, float]:
     """Return the bytes of the ranks' own work on the sums of replicas' gradients, by stage.
 
@@ -112,6 +114,10 @@ def _summing(
         held = [pair for c in bucket.copies for pair in zip(c.ranks, c.names, strict=True)]
         for rank, name in dict(held).items():  # any stage of the rank will do
             given, got, sums, all_ = bucket.buffer_sizes(rank)
+            if shared_memory and bucket.on_host(partition):
+                spreads = spreads_sums + spreads_weights
+                found[stage_of[name]] += got + 2 * sums + 2 * (all_ - sums) * spreads
+                continue
             passes = 2 * given + 3 * got + 2 * sums + 2 * (all_ if spreads_sums else sums)
             found[stage_of[name]] += passes + (2 * sums + 2 * all_ if spreads_weights else 0)
     return found

@@ -262,10 +262,12 @@ class CostModel:
             norms = len(partition.graph.variables)
             meeting = meeting_seconds(range(len(devices)), norms * 8, costs.link_of)
             costs = replace(costs, meeting=meeting)
-        sums = replica_sum_seconds(partition, costs.link_of, spread=overheads.spreads_sums)
+        given, shared = (partition, costs.link_of), overheads.shared_memory
+        sums = replica_sum_seconds(*given, spread=overheads.spreads_sums, shared_memory=shared)
         if not overheads.spreads_weights:
             return replace(costs, sums=sums)
-        return replace(costs, sums=sums, weights=replica_weight_seconds(partition, costs.link_of))
+        weights = replica_weight_seconds(*given, shared_memory=shared)
+        return replace(costs, sums=sums, weights=weights)
 
 
 def _body_seconds(partition: Partition, kernels: Sequence[KernelCosts]) -> dict[BodyKey, float]:

@@ -58,6 +58,8 @@ class Joined:
 class MpiCollectives:
     """See `Collectives`."""
 
+    lend = None  # each process has its own memory
+
     def __init__(
         self, comm: Comm, waiter: Waiter, run: int, groups: Groups, staging: Staging
     ) -> None:

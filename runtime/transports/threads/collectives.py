@@ -1,13 +1,14 @@
 """Collectives of threads: each rank copies its blocks out of the arrays that the others give.
 
-If those lie on a GPU, its stream waits for the work that makes them, and no thread does.
+If those lie on a GPU, its stream waits for the work that makes them, and no thread does. Arrays
+that are lent are read where they are.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 from weakref import ref
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from partitioner.base.collectives import CollectiveLayout, Group
 from runtime.backends.device.arrays import Mark, after, copy, mark
-from runtime.transports.base import CollectiveTicket, joined_by
+from runtime.transports.base import CollectiveTicket, Lent, joined_by
 from symgraph.core.errors import RunError
 
 Bytes = npt.NDArray[Any]
@@ -27,13 +28,13 @@ class Started:
     """A collective that some of its ranks have started.
 
     Attributes:
-        out: By rank, the array that it gives and the mark of the work that makes it.
+        out: By rank, what it gives and the mark of the work that makes it.
         read: By rank, once it has copied its blocks, the mark of the end of that copy.
     """
 
     def __init__(self, blocks: CollectiveLayout) -> None:
         self.blocks = blocks
-        self.out: dict[int, tuple[Bytes, Mark | None]] = {}
+        self.out: dict[int, tuple[Any, Mark | None]] = {}
         self.read: dict[int, Mark | None] = {}
 
     def complete(self) -> bool:
@@ -48,12 +49,14 @@ class Meetings:
         self._open: dict[tuple[Group, int], Started] = {}
         self._lock = threading.Lock()
 
-    def start(self, rank: int, number: int, blocks: CollectiveLayout, out: Bytes) -> Started:
-        """Take part in a group's collective of this number."""
+    def start(
+        self, rank: int, number: int, blocks: CollectiveLayout, out: Any, made: Mark | None
+    ) -> Started:
+        """Take part in a group's collective of this number; made: the mark of what makes `out`."""
         at = blocks.group, number
         with self._lock:
             started = self._open.setdefault(at, Started(blocks))
-            started.out[rank] = out, mark(out)
+            started.out[rank] = out, made
             if started.complete():
                 del self._open[at]
         if started.blocks != blocks:
@@ -95,22 +98,56 @@ class ThreadCollectives:
 
     def start(self, blocks: CollectiveLayout, out: Bytes, into: Bytes) -> CollectiveTicket:
         """See `Collectives.start`."""
+        return _Copied(*self._start(blocks, out, mark(out)), into)
+
+    def lend(self, blocks: CollectiveLayout, arrays: Mapping[str, Bytes]) -> Lent:
+        """See `Collectives.lend`."""
+        return _Lent(*self._start(blocks, arrays, None))
+
+    def _start(self, blocks: CollectiveLayout, out: Any, made: Mark | None) -> tuple[Started, End]:
         end = self._end()
         assert end is not None, "a run has its endpoints until it is over"
         number = self._numbers[blocks.group]
         self._numbers[blocks.group] += 1
-        started = self._meetings.start(end.rank, number, blocks, out)
+        started = self._meetings.start(end.rank, number, blocks, out, made)
         for rank in blocks.ranks:
             if rank != end.rank:
                 end.ring(rank)
-        return _Joined(started, end, into)
+        return started, end
 
 
 class _Joined:
-    """The ticket of a collective in progress."""
+    """A collective in progress, for one of its ranks."""
+
+    def __init__(self, started: Started, end: End) -> None:
+        self._started, self._end = started, end
+
+    def _wait_for_all(self) -> None:
+        blocks, out = self._started.blocks, self._started.out
+        for rank in blocks.ranks:
+            self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
+
+
+class _Lent(_Joined):
+    """The ticket of arrays that are lent."""
+
+    def done(self) -> bool:
+        return self._started.complete()
+
+    def wait(self) -> None:
+        self._wait_for_all()
+
+    def of(self, rank: int) -> Mapping[str, Bytes]:
+        arrays: Mapping[str, Bytes] = self._started.out[rank][0]
+        return arrays
+
+
+class _Copied(_Joined):
+    """The ticket of a collective whose blocks are copied."""
 
     def __init__(self, started: Started, end: End, into: Bytes) -> None:
-        self._started, self._end, self._into = started, end, into
+        super().__init__(started, end)
+        self._into = into
         self._copied = False
 
     def done(self) -> bool:
@@ -123,9 +160,7 @@ class _Joined:
 
     def wait(self) -> None:
         if not self._copied:
-            blocks, out = self._started.blocks, self._started.out
-            for rank in blocks.ranks:
-                self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
+            self._wait_for_all()
             self.done()
 
     def _readers(self) -> list[int]:

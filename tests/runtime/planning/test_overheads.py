@@ -71,16 +71,24 @@ def test_weights_of_products_with_few_rows_are_packed():
     assert packed_forms(dense(rows=1000)[0]) == {}
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_replicas_copy_and_add_gradients(own):
-    """Each of two ranks sends half of its gradient, adds the half it gets, and copies all sums."""
+def test_replicas_copy_and_add_gradients(own, shared):
+    """Each of two ranks sends half of its gradient, adds the half it gets, and copies all sums.
+
+    Threads of one process add the other's half where it is, and copy the other half's sum.
+    """
     x = sym.FullyConnected(sym.Variable("x"), num_hidden=UNITS, no_bias=True, name="fc")
     feeds = {"x": Feed(TensorType((4, INNER), "float32"))}
     devices = (cpu(0), cpu(1))
-    given = Options(devices=devices, data_axis=2, update=True, shard_optimizer=own)
+    given = Options(
+        devices=devices, data_axis=2, update=True, shard_optimizer=own, shared_memory=shared
+    )
     made = plan(sym.MakeLoss(x), feeds, given, wrt=None)
     half = WEIGHT / 2
     summing = 2 * half + 3 * half + 2 * half + (2 * half if own else 2 * WEIGHT)
     spreading = 2 * half + 2 * WEIGHT if own else 0
+    if shared:
+        summing, spreading = 3 * half, 2 * half
     updating = 3 * (half if own else WEIGHT)
     assert [*made.overheads().updating.values()] == [updating + summing + spreading] * 2
