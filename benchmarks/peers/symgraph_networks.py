@@ -156,7 +156,7 @@ def translation(
 
     if len(options.devices) > 1:
         options = replace(options, **AUTO, **PIECES)
-    options = replace(options, slots=2)  # of Adam
+    options = replace(options, slots=2, clips=train)  # slots: of Adam
     inputs, labels = provide(config.buckets[-1], config.batch)
     default = config.buckets[-1], [*inputs, *labels], replace(options, **given)
     return Job(
@@ -198,7 +198,9 @@ def make_job(
     even: bool = False,
 ) -> Job:
     """Plan a configuration on devices; given: the user's options."""
-    options = Options(default=contexts[0], devices=contexts, update=train, whole=False)
+    options = Options(
+        default=contexts[0], devices=contexts, update=train, shard_optimizer=train, whole=False
+    )
     if isinstance(config, Translation):
         return translation(config, options, given, train=train)
     if isinstance(config, Images):

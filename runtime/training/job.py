@@ -215,7 +215,7 @@ def samples_of(config: Config) -> int:
 
 def _options(config: Config, pricing: CostProvider | None) -> Options:
     """Return the planning options of a config; without `pricing`, with the default of Options."""
-    devices = devices_of(config)
+    devices, rule = devices_of(config), create_optimizer(config)
     pipeline = config.pipeline
     machine = machine_of(config)
     if machine is not None:
@@ -233,8 +233,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         time_segment=pipeline.time_segment,
         recompute=pipeline.recompute,
         memory=config.partition.memory,
-        slots=len(create_optimizer(config).slots()),
-        shard_optimizer=config.train.shard_optimizer,
+        slots=len(rule.slots()),
         shared_memory=transport_of(config, os.environ) == THREADS,
         clips=config.train.clip_global_norm is not None,
         whole=False,
@@ -253,6 +252,12 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         precision=config.train.precision,
         loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )
+    shard = config.train.shard_optimizer
+    if isinstance(shard, str):  # auto: a norm needs whole sums, which threads read where they are
+        in_place = options.lends and {d.kind for d in devices} == {"cpu"}
+        normed = options.clips or options.loss_scale.dynamic
+        shard = rule.by_element and (in_place or not normed)
+    options = replace(options, shard_optimizer=shard)
     return options if pricing is None else replace(options, pricing=pricing)
 
 

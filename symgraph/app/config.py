@@ -195,9 +195,10 @@ class TrainConfig(Section):
     loss_scale: AutoOrPositive = "auto"
     """Factor of gradients until the update, so that float16 can represent small ones; auto: for
     float16 the largest that does not overflow (steps that do are skipped), otherwise 1."""
-    shard_optimizer: bool = False
+    shard_optimizer: bool | Literal["auto"] = "auto"
     """Whether each replica keeps the optimizer's arrays (momentum, Adam's moments) of its own part
-    of the parameters only, updates that part, and sends it to the others (ZeRO-1); same results."""
+    of the parameters only, updates that part, and sends it to the others (ZeRO-1); same results.
+    auto: where that sends no more, without a norm of the gradients or between threads."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
     """When a step's loss, or the norm that is clipped or scaled, is not finite: stop: end with an
     error that names the first such value; skip: leave the update out; ignore: make it."""

@@ -114,18 +114,17 @@ def test_auto_takes_the_shortest_step_of_all():
 def test_plans_that_are_not_chosen_are_freed_at_once(monkeypatch):
     """Each network's plans referred to themselves: until the end they held 2 GiB for a seq2seq."""
 
-    def there() -> int:
-        return sum(isinstance(o, (Draft, Partition)) for o in gc.get_objects())
+    def there() -> list[object]:
+        return [o for o in gc.get_objects() if isinstance(o, (Draft, Partition))]
 
     monkeypatch.setattr("runtime.planning.planner.trim_heap", lambda: None)  # it collects as well
-    gc.collect()
     gc.disable()
     try:
         before = there()
         made = planned(2, schedule="auto")
         assert len(made.candidates) > 5
         del made
-        assert there() == before
+        assert len(there()) == len(before)  # which still are, as this list has them
     finally:
         gc.enable()
 
