@@ -12,7 +12,6 @@ nothing: each device has as many layers of a language model as the next.
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +57,7 @@ from runtime import (
     plan,
 )
 from runtime.backends.device.arrays import device
+from runtime.planning.heap import trim_heap
 from runtime.planning.mixed_step import predict
 from runtime.planning.step import StepPrograms
 from runtime.profiling.calibration.pricing import measured_prices
@@ -276,7 +276,7 @@ def main() -> None:
     with make_cluster("threads", count) as cluster, limit_blas(options.threads):
         if options.gradients is not None:
             save_gradients(options.gradients, job, cluster)
-            gc.collect()  # or its session counts as peak memory
+            trim_heap()  # or its session counts as peak memory
         session = job.session(cluster)
         serve(
             lambda number: [update(session, given) for given in job.data[number]][-1],
