@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,17 +24,27 @@ DIFFERENT_NUMBERS = 10_007  # period of the random numbers; rows of usual sizes 
 
 
 class SyntheticInputs:
-    """Arrays of random numbers on a device, which the excerpts of a worker read in turn."""
+    """Arrays of random numbers on a device, which the excerpts of a worker read in turn.
+
+    They also share the memory of what they compute, since they run one after another.
+    """
 
     def __init__(self, device: Device = HOST) -> None:
         self.device = device
         self._arrays: dict[tuple[TensorType, int | None], list[Array]] = defaultdict(list)
         self._used: Counter[tuple[TensorType, int | None]] = Counter()
         self._rng = np.random.default_rng(0)
+        self._memory = device.bytes(0)
 
     def begin(self) -> None:
         """Allow the next excerpt to read all arrays again."""
         self._used.clear()
+
+    def memory(self, nbytes: int) -> Array:
+        """Return memory for what an excerpt computes."""
+        if self._memory.nbytes < nbytes:
+            self._memory = self.device.bytes(nbytes)
+        return self._memory[:nbytes]
 
     def next(self, type_: TensorType, id_count: int | None) -> Array:
         """Return an array that this excerpt does not read yet.
@@ -103,7 +113,8 @@ def cut_out(
     results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
     context = context or CallContext()
     context.env = Env(train=True)
-    return bound(Graph.of([*variables.values(), *calls], results), feeds, context, inputs.device)
+    excerpt = Graph.of([*variables.values(), *calls], results)
+    return bound(excerpt, feeds, context, inputs.device, inputs.memory)
 
 
 def bound(
@@ -111,6 +122,7 @@ def bound(
     arrays: Mapping[str, Array],
     context: CallContext | None = None,
     device: Device = HOST,
+    reserve: Callable[[int], Array] | None = None,
 ) -> BoundBody:
     """Bind a whole forward graph as one body, as the worker does it.
 
@@ -119,11 +131,13 @@ def bound(
         arrays: the arrays of its variables.
         context: what its calls read.
         device: the device, which this thread uses.
+        reserve: returns memory of so many bytes; None: fresh memory of the device.
     """
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
     (body,) = partition.bodies.values()
     layout = lay_out(partition, 0, arrays)
-    memory, context = device.bytes(layout.scratch[body.key]), context or CallContext()
+    memory = (reserve or device.bytes)(layout.scratch[body.key])
+    context = context or CallContext()
     context.set(context.env._replace(xp=device.xp))
     binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), context, device)
     return binder.bind(body, {}, 0)

@@ -21,6 +21,7 @@ from runtime.backends.device.clocks import HostStamps
 from runtime.backends.native import NativeCalls
 from runtime.profiling.calibration import cpu_kernels
 from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
+from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
 from symgraph import cpu, rnn
 from symgraph.core.graph import Graph, Node
 from symgraph.core.params import number
@@ -66,6 +67,16 @@ def chain(kinds: list[float]) -> Graph:
         nodes.append(Node(f"n{at}", NAME, (Value(nodes[-1].name),), {"kind": kind}, (TYPE,)))
     nodes.append(Node("y", "tanh", (Value(nodes[-1].name),), types=(TYPE,)))
     return Graph.of(nodes, [Value("y")])
+
+
+def test_excerpts_of_a_worker_share_memory(register_work):
+    """Six versions of a network took six times its memory while their kernels were timed."""
+    register_work(lambda: None)
+    inputs = SyntheticInputs()
+    graph = chain([0.0, 1.0, 2.0])
+    bodies = [cut_out(graph, ["n0", "n1", "n2"], inputs) for _ in range(2)]
+    (_, first), (_, second) = (made for body in bodies for made in body.results)
+    assert np.shares_memory(first, second)
 
 
 def bodies_of(graph: Graph) -> list[Body]:
