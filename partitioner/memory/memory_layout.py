@@ -346,18 +346,17 @@ class _Builder:
         for key in self.places:
             inside.setdefault(self.where(key).root, []).append(key)
         number = {root: i for i, root in enumerate(inside)}
-        low = {r: min(self.where(k).offset for k in keys) for r, keys in inside.items()}
+        low = {r: min(self.places[k].offset for k in keys) for r, keys in inside.items()}
         roots = tuple([self._root(r, keys, low[r], sent) for r, keys in inside.items()])
         places = {
             key: Place(number[root], offset - low[root])
-            for key in self.places
-            for root, offset in [self.where(key)]
+            for key, (root, offset) in self.places.items()
         }
         scratch, scratch_at = self._scratch(roots, inside.values())
         return MemoryLayout(places, roots, scratch, scratch_at)
 
     def _root(self, root: int, keys: list[Key], low: int, sent: Mapping[Key, BodyKey]) -> Root:
-        size = max(self.where(k).offset + self.size(k) for k in keys) - low
+        size = max(self.places[k].offset + self.size(k) for k in keys) - low
         uses = [u.body for k in keys for u in (*self.reads.get(k, ()), self.made.get(k)) if u]
         return Root(
             to_cache_lines(size),

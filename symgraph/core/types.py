@@ -110,7 +110,7 @@ class TensorType(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of a dense array of this type."""
-        return self.size * np.dtype(self.dtype).itemsize
+        return self.size * item_bytes(self.dtype)
 
     def before(self, axis: int) -> int:
         """Return the product of the dimensions before an axis: 1 if its parts are contiguous."""
@@ -121,6 +121,12 @@ class TensorType(NamedTuple):
 
 
 Types = Sequence[TensorType]
+
+
+@cache
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element; asked for very often."""
+    return np.dtype(dtype).itemsize
 
 
 def is_float(dtype: str) -> bool:
