@@ -45,7 +45,8 @@ class MemoryPlan:
     bodies: Mapping[BodyKey, BodyMemory]
     parameters: tuple[int, ...]  #: bytes of each rank that stay for the run
     optimizer: tuple[int, ...]  #: bytes of each rank that stay for the run
-    scratch: tuple[int, ...]  #: bytes that each rank's kernels take within a call; they stay too
+    #: Bytes that each rank's kernels take within a call, and for packed weights; they stay too.
+    scratch: tuple[int, ...]
     early: frozenset[int] = frozenset()  #: see `early_messages`
 
     @property
@@ -76,7 +77,7 @@ def plan_memory(
         parameters: variables that stay for the whole run.
         several: whether a step has several micro-batches, so that gradients are copied or added to
             partial sums.
-        scratch: bytes that each rank's kernels take within a call.
+        scratch: bytes that each rank's kernels take within a call, and for packed weights.
     """
     graph, place = partition.graph, partition.placement
     held, learnt = [0] * partition.ranks, [0] * partition.ranks

@@ -31,7 +31,7 @@ from runtime.backends.device.table import BoundCall, CallContext, KernelCall, Ma
 from runtime.backends.native import joined
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import computation, find
-from symgraph.core.types import BFLOAT16, Array, TensorType, Value
+from symgraph.core.types import BFLOAT16, Array, Shape, TensorType, Value
 from symgraph.passes.precision import is_parameter_cast
 
 Key = tuple[int, Value]
@@ -75,6 +75,11 @@ class Packs:
     def __init__(self) -> None:
         self.buffers: dict[object, tuple[Array, Array, bool]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers."""
+        return sum(buffer.nbytes for _, buffer, _ in self.buffers.values())
+
     def refresh(self) -> None:
         """Pack the parameters of this rank."""
         for weight, buffer, transposed in self.buffers.values():
@@ -90,11 +95,18 @@ class Packs:
 
 def packed_buffer(weight: Array, transposed: bool, dtype: Any) -> Array:
     """Return memory for a weight packed for products in a dtype."""
-    units, inner = weight.shape if transposed else weight.shape[::-1]
+    type_ = packed_type(weight.shape, transposed, str(dtype))
     if str(dtype) == BFLOAT16:
-        return np.zeros(pairs_shape(inner, units), np.uint32)
-    type_ = TensorType(packed_shape(inner, units), str(dtype))
+        return np.zeros(type_.shape, type_.dtype)
     return HOST.view(HOST.bytes(type_.nbytes), 0, type_)
+
+
+def packed_type(shape: Shape, transposed: bool, dtype: str) -> TensorType:
+    """Return the type of a weight of this shape that is packed for products in a dtype."""
+    units, inner = shape if transposed else shape[::-1]
+    if dtype == BFLOAT16:
+        return TensorType(pairs_shape(inner, units), "uint32")
+    return TensorType(packed_shape(inner, units), dtype)
 
 
 def read_as_arrays(graph: Graph) -> set[Value]:

@@ -1,5 +1,7 @@
 """Scratch: memory used within calls, beside the arena, as planned and as held.
 
+It includes the parameters that a CPU packs for its products, which stay packed for a step.
+
 The calls of a rank use it one after another: on a CPU as much as the largest call needs. On a GPU
 it consists of a piece for each size that kernels ask for, the workspace of cuBLAS, and temporaries
 of operators that run by their own computation, which are set aside in one piece. The kernels' part
@@ -9,7 +11,7 @@ estimated from their arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from partitioner.base.aliasing import is_view
 from partitioner.base.types import Partition
+from runtime.backends.bodies import LowParameters, packed_type
 from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
 from runtime.backends.cuda import BESIDE, KERNELS, rank_memory
@@ -27,7 +30,7 @@ from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import OpDef, find
-from symgraph.core.types import HALVES, TensorType, dtype_name, wide
+from symgraph.core.types import HALVES, TensorType, Value, dtype_name, wide
 from symgraph.ops.windows import windows_of
 
 CONVOLUTIONS = ("Convolution", "_conv_grad_data", "_conv_grad_weight")
@@ -39,12 +42,30 @@ SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
 COUNTERS = 8  # random operators also need this times their output: 64-bit counters
 
 
-def scratch_bytes(partition: Partition) -> tuple[int, ...]:
-    """Return the scratch bytes of each rank."""
+def scratch_bytes(partition: Partition, parameters: Collection[str]) -> tuple[int, ...]:
+    """Return the scratch bytes of each rank; parameters: the variables that are not fed."""
     calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
     for key, body in partition.bodies.items():
         calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
-    return tuple(map(scratch_of, partition.placement.devices, calls))
+    within = map(scratch_of, partition.placement.devices, calls)
+    return tuple(map(sum, zip(within, packed_bytes(partition, parameters), strict=True)))
+
+
+def packed_bytes(partition: Partition, parameters: Collection[str]) -> list[int]:
+    """Return the bytes of each rank's own parameters that it packs; see bodies.Packs."""
+    place, casts = partition.placement, LowParameters.of(partition, parameters).casts
+    found: list[dict[object, int]] = [{} for _ in range(partition.ranks)]
+    for key, body in partition.bodies.items():
+        rank = partition.rank(key)
+        for node in body.graph if place.devices[rank].kind == "cpu" else ():
+            if (wanted := gemm.packed_rows(node, body.graph)) is not None:
+                (name, transposed), type_ = wanted, body.graph.type_of(node.inputs[1])
+                source = body.imports.get(name, Value(name)).node
+                source = casts.get(source, source)
+                if source in parameters and place.rank_of[place.stage_of[source]] == rank:
+                    packed = packed_type(type_.shape, transposed, type_.dtype)
+                    found[rank][source, transposed, type_.dtype] = packed.nbytes
+    return [sum(of_rank.values()) for of_rank in found]
 
 
 def scratch_of(device: Context, calls: Sequence[tuple[Node, Graph]]) -> int:

@@ -107,7 +107,7 @@ class Worker(Rank):
 
         Only the worker's own thread may read it, as scratch belongs to a thread.
         """
-        pool = self.resources.pool.memory.nbytes
+        pool = self.resources.pool.memory.nbytes + self.resources.packs.nbytes
         return pool + scratch_held(self.device, self.context) + self.kept_bytes
 
     # -- a step ------------------------------------------------------------------------------

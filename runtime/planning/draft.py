@@ -170,7 +170,7 @@ class Draft:
                 shared_memory=self.options.lends,
                 parameters=self.network.parameters,
                 several=self.micro_batches > 1,
-                scratch=scratch_bytes(partition),
+                scratch=scratch_bytes(partition, self.network.parameters),
             )
         return self._plans[partition]
 

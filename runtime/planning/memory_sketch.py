@@ -107,7 +107,7 @@ class BothWays(NamedTuple):
 
 
 class MemorySketch:
-    """The values of a network, and what stays on its ranks for the run."""
+    """The values of a network, and what stays on its ranks for the run, but packed weights."""
 
     def __init__(
         self, network: Network, made: Outline, slots: int, machine: Machine, costs: Costs

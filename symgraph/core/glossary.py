@@ -15,7 +15,7 @@ MEANING = {
     "flops": "operations",
     "work": "operations of a step",
     "optimizer": "its states",
-    "scratch": "workspace of kernels",
+    "scratch": "workspace of kernels, and packed weights",
     "gradients": "sums over micro-batches",
     "activations": "what runs keep for later ones",
     "transient": "messages under way and what only one run needs",

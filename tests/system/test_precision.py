@@ -152,7 +152,7 @@ def test_memory_and_messages_fall(tmp_path, low):
         assert after["activation_bytes"] < 0.66 * before["activation_bytes"]
         rank = full.partition.rank_of[after["stage"]]
         peaks = [row["peak_bytes_predicted"] for row in (after, before)]
-        beside = [scratch_bytes(made.partition)[rank] for made in (half, full)]
+        beside = [scratch_bytes(made.partition, made.parameters)[rank] for made in (half, full)]
         # Of so small a network, most is what calls use for themselves.
         assert peaks[0] - beside[0] < peaks[1] - beside[1]
     _, summary, _, _ = run(path, *wide, f"train.precision={low}", "train.steps=2")

@@ -72,7 +72,9 @@ def test_those_that_a_memory_limit_leaves_no_room_for_are_named():
         Rule("apart", ("layer0", "layer1")),
         Rule("together", ("layer1", "layer2", "layer3")),
     )
-    more = {"strategy": "chain", "memory": 2600, "recompute": "auto"}
+    more = {"strategy": "chain", "recompute": "auto"}
+    with pytest.raises(LimitError) as refused:
+        make_plan(layers(4), options(3, {}, rules, memory=2700, **more))
     words = r"smallest limit that works; without together: \[layer1, layer2, layer3\] the given l"
     with pytest.raises(LimitError, match=words):
-        make_plan(layers(4), options(3, {}, rules, **more))
+        make_plan(layers(4), options(3, {}, rules, memory=refused.value.smallest - 1, **more))
