@@ -198,9 +198,8 @@ def make_job(
     even: bool = False,
 ) -> Job:
     """Plan a configuration on devices; given: the user's options."""
-    options = Options(
-        default=contexts[0], devices=contexts, update=train, shard_optimizer=train, whole=False
-    )
+    options = Options(default=contexts[0], devices=contexts, update=train, whole=False)
+    options = replace(options, shard_optimizer=train)  # as a config's `auto` between threads
     if isinstance(config, Translation):
         return translation(config, options, given, train=train)
     if isinstance(config, Images):

@@ -99,9 +99,10 @@ class Bucket(NamedTuple):
             sum(map(self.summed, self.ranks)),
         )
 
-    def on_host(self, partition: Partition) -> bool:
-        """Tell whether all its ranks are CPUs."""
-        return {partition.placement.devices[rank].kind for rank in self.ranks} == {"cpu"}
+    def is_lent(self, partition: Partition, *, shared_memory: bool) -> bool:
+        """Tell whether its ranks read each other's gradients where they are: all on CPUs do."""
+        kinds = {partition.placement.devices[rank].kind for rank in self.ranks}
+        return shared_memory and kinds == {"cpu"}
 
     @property
     def collectives(self) -> tuple[CollectiveLayout, CollectiveLayout]:
@@ -188,7 +189,7 @@ def scratch_bytes(partition: Partition, *, shared_memory: bool = False) -> list[
 
     shared_memory: whether ranks on CPUs add up gradients where they are, without buffers.
     """
-    every = [b for b in buckets(partition) if not (shared_memory and b.on_host(partition))]
+    every = [b for b in buckets(partition) if not b.is_lent(partition, shared_memory=shared_memory)]
     needs = [
         [b.buffer_sizes(rank) for b in every if rank in b.ranks] for rank in range(partition.ranks)
     ]

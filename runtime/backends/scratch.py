@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.base.aliasing import is_view
+from partitioner.base.remembered import remembered
 from partitioner.base.types import Partition
 from runtime.backends.bodies import LowParameters, packed_type
 from runtime.backends.cpu import attention, conv, gemm, low
@@ -48,13 +49,20 @@ def scratch_bytes(partition: Partition, parameters: Collection[str]) -> tuple[in
     for key, body in partition.bodies.items():
         calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
     within = map(scratch_of, partition.placement.devices, calls)
-    return tuple(map(sum, zip(within, packed_bytes(partition, parameters), strict=True)))
+    packed = [sum(weights.values()) for weights in packed_weights(partition, parameters)]
+    return tuple(map(sum, zip(within, packed, strict=True)))
 
 
-def packed_bytes(partition: Partition, parameters: Collection[str]) -> list[int]:
-    """Return the bytes of each rank's own parameters that it packs; see bodies.Packs."""
+@remembered
+def packed_weights(
+    partition: Partition, parameters: Collection[str]
+) -> list[dict[tuple[str, bool, str], int]]:
+    """Return the bytes of each rank's own parameters that it packs; see bodies.Packs.
+
+    They are found by their name, whether they are transposed, and the dtype of the products.
+    """
     place, casts = partition.placement, LowParameters.of(partition, parameters).casts
-    found: list[dict[object, int]] = [{} for _ in range(partition.ranks)]
+    found: list[dict[tuple[str, bool, str], int]] = [{} for _ in range(partition.ranks)]
     for key, body in partition.bodies.items():
         rank = partition.rank(key)
         for node in body.graph if place.devices[rank].kind == "cpu" else ():
@@ -65,7 +73,7 @@ def packed_bytes(partition: Partition, parameters: Collection[str]) -> list[int]
                 if source in parameters and place.rank_of[place.stage_of[source]] == rank:
                     packed = packed_type(type_.shape, transposed, type_.dtype)
                     found[rank][source, transposed, type_.dtype] = packed.nbytes
-    return [sum(of_rank.values()) for of_rank in found]
+    return found
 
 
 def scratch_of(device: Context, calls: Sequence[tuple[Node, Graph]]) -> int:

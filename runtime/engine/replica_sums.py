@@ -346,7 +346,7 @@ class ReplicaSums:
         self._spreads = spread
         packed: dict[Any, list[PackedBucket]] = {}  # by the array module
         for bucket in (b for b in buckets(partition) if rank in b.ranks):
-            if collectives.lend is not None and bucket.on_host(partition):
+            if bucket.is_lent(partition, shared_memory=collectives.lend is not None):
                 self._buckets.append(LentBucket(bucket, rank))
                 continue
             module = collectives.module(bucket.ranks) or device_module

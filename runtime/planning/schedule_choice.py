@@ -99,7 +99,7 @@ class _Tries:
         """Take as `is_open` whether there is a choice; `beat` as in select_schedule."""
         self.draft, self.is_open, self.beat = draft, is_open, beat
         of_cut = cache(lambda cut: costs().costs(cut, draft.overheads(cut)))
-        self.costs = of_cut
+        self.costs = of_cut  # not by `self`: a cycle would keep all cuts until planning ends
         self.simulator = cache(lambda cut: Simulator(cut, of_cut(cut)))
         self.candidates: list[PlanCandidate] = []
         self.best: Plan | None = None

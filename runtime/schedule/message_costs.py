@@ -157,15 +157,12 @@ def replica_sum_seconds(
         spread: whether all copies get the whole sums.
         shared_memory: whether ranks on CPUs read gradients where they are, so that nothing is sent.
     """
-    return [
-        (
-            bucket.bodies,
-            Fraction(0)
-            if shared_memory and bucket.on_host(partition)
-            else _bucket_seconds(bucket, link, bucket.collectives[: 1 + spread]),
-        )
-        for bucket in buckets(partition)
-    ]
+
+    def seconds(bucket: Bucket) -> Fraction:
+        lent = bucket.is_lent(partition, shared_memory=shared_memory)
+        return _bucket_seconds(bucket, link, () if lent else bucket.collectives[: 1 + spread])
+
+    return [(bucket.bodies, seconds(bucket)) for bucket in buckets(partition)]
 
 
 def replica_weight_seconds(
@@ -175,7 +172,8 @@ def replica_weight_seconds(
 
     shared_memory: see `replica_sum_seconds`.
     """
-    sent = [b for b in buckets(partition) if not (shared_memory and b.on_host(partition))]
+    every = buckets(partition)
+    sent = [b for b in every if not b.is_lent(partition, shared_memory=shared_memory)]
     return sum([_bucket_seconds(b, link, b.collectives[1:]) for b in sent], Fraction(0))
 
 

@@ -13,7 +13,7 @@ from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
 from partitioner.cutting.replicas import buckets, own_pieces, piece_bytes
-from runtime.backends.cpu.gemm import packed_rows
+from runtime.backends.scratch import packed_weights
 from symgraph.core.types import Value
 
 COPY_SECONDS = 5e-6  # time of the worker to look up a fed array
@@ -89,7 +89,7 @@ def step_overheads(
         running[key], copies[key] = 2 * sum(fed) + passes * terms, len(fed)
     if not update:
         return StepOverheads(running, copies)
-    forms = packed_forms(partition)
+    forms = Counter(name for rank in packed_weights(partition, parameters) for name, *_ in rank)
     packing: dict[int, float] = defaultdict(float)
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
@@ -114,7 +114,7 @@ def _summing(
         held = [pair for c in bucket.copies for pair in zip(c.ranks, c.names, strict=True)]
         for rank, name in dict(held).items():  # any stage of the rank will do
             given, got, sums, all_ = bucket.buffer_sizes(rank)
-            if shared_memory and bucket.on_host(partition):
+            if bucket.is_lent(partition, shared_memory=shared_memory):
                 spreads = spreads_sums + spreads_weights
                 found[stage_of[name]] += got + 2 * sums + 2 * (all_ - sums) * spreads
                 continue
@@ -129,15 +129,3 @@ def tree_passes(terms: int) -> int:
         return 0
     joins, kept = terms - 1, (terms + 1) // 2
     return 3 * joins + 2 * kept
-
-
-def packed_forms(partition: Partition) -> Counter[str]:
-    """Return in how many forms each parameter is packed; see runtime.backends.bodies.Packs."""
-    forms = set()
-    for body in partition.bodies.values():
-        for node in body.graph:
-            if (weight := packed_rows(node, body.graph)) is not None:
-                name, transposed = weight
-                if name not in body.imports:
-                    forms.add((name, transposed))
-    return Counter(name for name, _ in forms)

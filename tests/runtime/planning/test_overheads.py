@@ -9,7 +9,8 @@ from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
 from partitioner.cutting.cut import cut
 from runtime.backends.cpu.micro import available
-from runtime.planning.costs.overheads import packed_forms, step_overheads
+from runtime.backends.scratch import packed_weights
+from runtime.planning.costs.overheads import step_overheads
 from runtime.planning.options import Options
 from runtime.planning.planner import plan
 from symgraph import cpu
@@ -67,8 +68,9 @@ def test_an_update_reads_and_writes_the_parameter_and_its_slots(slots):
 def test_weights_of_products_with_few_rows_are_packed():
     if not available():
         pytest.skip("this CPU has not the vectors that packed products are written for")
-    assert packed_forms(dense()[0]) == {"w": 1}  # x needs no gradient
-    assert packed_forms(dense(rows=1000)[0]) == {}
+    ((packed, *more),) = packed_weights(dense()[0], {"w"})
+    assert (packed, more) == (("w", True, "float32"), [])  # x needs no gradient
+    assert packed_weights(dense(rows=1000)[0], {"w"}) == [{}]
 
 
 @pytest.mark.parametrize("shared", [False, True])
