@@ -132,7 +132,7 @@ class RankBucket(ABC):
 
     @abstractmethod
     def keep(self, gradients: ArrayOf) -> None:
-        """Let the sums of this rank's own pieces be the gradients of their copies."""
+        """Store the sums of this rank's own pieces in the gradients of their copies."""
 
     @abstractmethod
     def spread(self, gradients: ArrayOf, collectives: Collectives) -> None:
@@ -157,18 +157,19 @@ class LentBucket(RankBucket):
     and the next step changes gradients and weights after all ranks have exchanged their norms.
     """
 
+    ticket: Lent | None
+
     def __init__(self, bucket: Bucket, rank: int) -> None:
         super().__init__(bucket, rank)
-        self._lent: Lent | None = None
         self._own: Mapping[str, Array] = {}  # each variable's array, as one row
 
     def _start(self, layout: CollectiveLayout, arrays: ArrayOf, collectives: Collectives) -> None:
         assert collectives.lend is not None
         self._own = {name: arrays(name).reshape(-1) for name in self.names}
-        self.ticket = self._lent = collectives.lend(layout, self._own) if self._others else None
+        self.ticket = collectives.lend(layout, self._own) if self._others else None
 
     def _of(self, rank: int) -> Mapping[str, Array]:
-        return self._own if self._lent is None else self._lent.of(rank)
+        return self._own if self.ticket is None else self.ticket.of(rank)
 
     def can_give(self) -> bool:
         return True
@@ -185,7 +186,7 @@ class LentBucket(RankBucket):
             add_up([self._of(source)[n][at] for n, source in sources], self._own[name][at])
 
     def keep(self, gradients: ArrayOf) -> None:
-        pass  # they are
+        pass  # they are added up there
 
     def spread(self, gradients: ArrayOf, collectives: Collectives) -> None:
         self._start(self._allgather, gradients, collectives)

@@ -319,7 +319,7 @@ def check_exchange(make: Make) -> None:
 
 
 def check_lent_arrays(make: Make) -> None:
-    """Where ranks share memory, each one sees the others' arrays themselves, one loan at a time."""
+    """Ranks that share memory read each other's own arrays, in the order in which they are lent."""
 
     def work(end: Transport) -> None:
         ranks = tuple(range(end.size))

@@ -329,8 +329,9 @@ def test_what_sums_of_copies_need_is_counted_as_it_is_planned(monkeypatch, lent,
             for r in (0, 1)
         ]
     assert held == [memory.optimizer for memory in run.plan.memory]
-    assert all(0 < mine <= all_ for mine, all_ in zip(states, held, strict=True))
-    assert (states == held) == lent
+    assert all(states)
+    for mine, all_ in zip(states, held, strict=True):
+        assert mine == all_ if lent else mine < all_
 
 
 def test_pieces_of_gradients_begin_where_cards_can_read_them(monkeypatch):

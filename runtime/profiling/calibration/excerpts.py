@@ -131,7 +131,7 @@ def bound(
         arrays: the arrays of its variables.
         context: what its calls read.
         device: the device, which this thread uses.
-        reserve: returns memory of so many bytes; None: fresh memory of the device.
+        reserve: allocates the bytes for what the graph computes; None: the device does, anew.
     """
     partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
     (body,) = partition.bodies.values()

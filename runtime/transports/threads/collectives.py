@@ -122,7 +122,10 @@ class _Joined:
     def __init__(self, started: Started, end: End) -> None:
         self._started, self._end = started, end
 
-    def _wait_for_all(self) -> None:
+    def done(self) -> bool:
+        return self._started.complete()
+
+    def wait(self) -> None:
         blocks, out = self._started.blocks, self._started.out
         for rank in blocks.ranks:
             self._end.wait_until(partial(out.__contains__, rank), joined_by(blocks), rank)
@@ -130,12 +133,6 @@ class _Joined:
 
 class _Lent(_Joined):
     """The ticket of arrays that are lent."""
-
-    def done(self) -> bool:
-        return self._started.complete()
-
-    def wait(self) -> None:
-        self._wait_for_all()
 
     def of(self, rank: int) -> Mapping[str, Bytes]:
         arrays: Mapping[str, Bytes] = self._started.out[rank][0]
@@ -151,7 +148,7 @@ class _Copied(_Joined):
         self._copied = False
 
     def done(self) -> bool:
-        if not self._started.complete():
+        if not super().done():
             return False
         if not self._copied:
             self._copy()
@@ -160,7 +157,7 @@ class _Copied(_Joined):
 
     def wait(self) -> None:
         if not self._copied:
-            self._wait_for_all()
+            super().wait()
             self.done()
 
     def _readers(self) -> list[int]:

@@ -157,4 +157,4 @@ def test_placements_that_do_not_fit_hide_none_that_does():
     """The first 40 by estimates held too much, so one 28 % above the optimum was taken."""
     case = random_case(151, limited=True)._replace(memory=388_480)
     best = plan(case.symbol, case.feeds, case.options, wrt=None)
-    assert best.choice.seconds == pytest.approx(0.034956521, rel=1e-3)
+    assert best.choice.seconds == pytest.approx(0.034958159415)  # the best by enumeration
