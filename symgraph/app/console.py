@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
@@ -139,7 +140,8 @@ class Activity(logging.Handler):
         self._first_at, self._done, self._of = self._begun, 0, 0
         self._heard = 0  # messages
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._say, daemon=True)
+        inside = copy_context()  # lines have the columns of this thread
+        self._thread = threading.Thread(target=inside.run, args=(self._say,), daemon=True)
 
     def __enter__(self) -> Self:
         self._level = self._logger.level

@@ -1,6 +1,7 @@
 import io
 import logging
 import math
+import os
 import re
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 
 from symgraph.app import console as module
 from symgraph.app.console import Activity, Console
+from symgraph.core.columns import fitting, wrapped
 from symgraph.core.units import bytes_text, flops_text, seconds_text, value_text
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")  # anything but a line end
@@ -380,13 +382,14 @@ def test_what_takes_long_says_what_it_does(clock, monkeypatch):
     monkeypatch.setattr(module, "LINE_EVERY", 1e-3)
     log = logging.getLogger("tests.activity")
     console = Console(lines, clock=clock)
-    monkeypatch.setattr(console, "line", lambda text: (lines.write(text), written.set()))
-    with Activity(console, "planning", log.name):
+    monkeypatch.setattr(console, "line", lambda text: (lines.write(wrapped(text)), written.set()))
+    monkeypatch.setenv("COLUMNS", "40")
+    with fitting(lines, os.environ), Activity(console, "planning", log.name):
         clock.now += 12
-        log.debug("strategy %s", "chain")
+        log.debug("strategy %s", "chain on eight devices")
         assert written.wait(60)
     log.debug("not heard")
-    assert lines.getvalue() == "planning (12 s): strategy chain"
+    assert lines.getvalue() == "planning (12 s): strategy chain on eight\n    devices"
     assert log.level == logging.NOTSET
 
 
