@@ -5,20 +5,26 @@ as long as the kernel itself in a small network. It also takes the GIL, for whic
 other ranks wait. But the arrays of a bound body never change. So they are unpacked once, to the
 words that the kernel's machine code takes, and a compiled loop makes all calls of a table:
 
-    entry  kernel  words -> 0 0 size item-size address shape ... strides ... (an array), 1, 0.5, ...
-    entry  kernel  words -> ...
+    kernel  size  words -> floats, 0 0 size item-size address shape ... strides ... (an array), 1
+    kernel  size  words -> ...
 
-The entry is a few instructions that read words as the arguments of a signature and call a kernel
-that has it. Where a kernel fails, Python calls it again, for the error.
+A call passes the floats in registers of their own and every other word in turn, in registers or in
+eight bytes of the stack, so that one compiled call serves the kernels of all signatures with no
+more words than it passes: what a kernel does not take, it does not look at. Linux on x86-64 and
+64-bit ARM, and macOS on x86-64, have such conventions; elsewhere Python makes the calls. Where a
+kernel fails, Python calls it again, for the error.
 """
 
 from __future__ import annotations
 
 import inspect
+import platform
+import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,18 +32,19 @@ import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import typeof, types
 from numba.core import cgutils
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
-from numba.core.registry import cpu_target
 
 from runtime.backends.calls import Call, make
 from runtime.backends.device.arrays import address
 from runtime.backends.device.compile import I32, I64, intrinsic, jit
 
 Ints = npt.NDArray[np.int64]
-ENTRY = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * 2)  # kernel, words -> status
+DOUBLE = ir.DoubleType()
+FLOATS = 8  # arguments that are floats: more would not be in registers
+SIZES = (30, 62, 126, 510)  # numbers of other words that calls pass
+HAS_WORDS = platform.machine() == "x86_64" and sys.platform != "win32"
+HAS_WORDS |= platform.machine() == "aarch64" and sys.platform == "linux"
 UNTIMED = np.empty(0, np.int64)
-KEPT: list[Any] = []  # the code of all entries
 CODES: dict[Any, _Code | None] = {}
 # Of numba, without its types:
 TYPE_OF: Callable[[Any], Any] = typeof
@@ -49,13 +56,28 @@ ALLOCATE: Any = cgutils.alloca_once  # at the begin of a function, also within a
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def enter(typing: Any, entry: Any, kernel: Any, words: Any) -> Any:
-    """Call a kernel by an entry; return whether it failed."""
+def enter(typing: Any, kernel: Any, size: Any, words: Any) -> Any:
+    """Call a kernel with FLOATS and SIZES[size] words at an address; return whether it failed."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function = builder.inttoptr(args[0], ENTRY.as_pointer())
-        status = builder.call(function, args[1:])
-        done = [builder.icmp_signed("==", status, I32(code)) for code in (0, -2)]  # "ok", "none"
+        kernel, size, words = args
+        words = builder.inttoptr(words, I64.as_pointer())
+        room = [builder.ptrtoint(ALLOCATE(builder, I64), I64) for _ in ("result", "error")]
+        end, status = builder.append_basic_block(), ALLOCATE(builder, I32)
+        switch = builder.switch(size, end)
+        for case, count in enumerate(SIZES):
+            block = builder.append_basic_block()
+            switch.add_case(I64(case), block)
+            builder.position_at_end(block)
+            given = [builder.load(builder.gep(words, [I64(at)])) for at in range(FLOATS + count)]
+            floats = [builder.bitcast(word, DOUBLE) for word in given[:FLOATS]]
+            passed = [*room, *given[FLOATS:], *floats]
+            kind = ir.FunctionType(I32, [value.type for value in passed])
+            builder.store(builder.call(builder.inttoptr(kernel, kind.as_pointer()), passed), status)
+            builder.branch(end)
+        builder.position_at_end(end)
+        code = builder.load(status)
+        done = [builder.icmp_signed("==", code, I32(good)) for good in (0, -2)]  # "ok", "none"
         return builder.not_(builder.or_(*done))
 
     return types.boolean(types.int64, types.int64, types.int64), generate
@@ -66,11 +88,10 @@ def nanoseconds(typing: Any, clock: Any) -> Any:
     """Return the time of a clock of C's `clock_gettime`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), word.as_pointer()])
+        kind = ir.FunctionType(I32, [I32, I64.as_pointer()])
         function = builder.module.globals.get("clock_gettime")
         function = function or ir.Function(builder.module, kind, "clock_gettime")
-        now = ALLOCATE(builder, word, 2)  # seconds, nanoseconds
+        now = ALLOCATE(builder, I64, 2)  # seconds, nanoseconds
         builder.call(function, [args[0], now])
         seconds, rest = (builder.load(builder.gep(now, [I32(at)])) for at in (0, 1))
         return builder.add(builder.mul(seconds, I64(10**9)), rest)
@@ -106,7 +127,7 @@ class NativeCalls:
     def __init__(self, calls: Sequence[Call], rows: Sequence[_Row]) -> None:
         """calls: they keep all arrays. rows: of each."""
         self.calls, self._rows = tuple(calls), rows  # which keep the words
-        table = [(row.entry, row.kernel, address(row.words)) for row in rows]
+        table = [(row.kernel, row.size, address(row.words)) for row in rows]
         self._table = np.array(table, np.int64)
         self._begins = np.empty(len(rows), np.int64)
 
@@ -127,6 +148,8 @@ class NativeCalls:
 
 def joined(steps: Sequence[Call]) -> tuple[Call, ...]:
     """Join neighbouring calls of compiled kernels into one each."""
+    if not HAS_WORDS:
+        return tuple(steps)
     found: list[Call] = []
     pairs = ((step, _row_of(step)) for step in steps)
     for native, group in groupby(pairs, lambda pair: pair[1] is not None):
@@ -147,16 +170,15 @@ def apart(steps: Sequence[Call]) -> Iterator[Call]:
 class _Code(NamedTuple):
     """The machine code of a kernel for arguments of some types."""
 
-    entry: int
     kernel: int
     kinds: tuple[Any, ...]
 
 
 class _Row(NamedTuple):
-    """A row of a table."""
+    """A row of a table; size: the index in SIZES."""
 
-    entry: int
     kernel: int
+    size: int
     words: Ints
 
 
@@ -171,8 +193,16 @@ def _row_of(step: Call) -> _Row | None:
     code = CODES[key]
     if code is None:
         return None
-    words = [word for kind, arg in zip(code.kinds, args, strict=True) for word in _words(kind, arg)]
-    return _Row(code.entry, code.kernel, np.array(words, np.int64))
+    floats: list[int] = []
+    each = (_words(kind, arg, floats) for kind, arg in zip(code.kinds, args, strict=True))
+    words = [*chain.from_iterable(each)]
+    size = bisect_left(SIZES, len(words))
+    if len(floats) > FLOATS or size == len(SIZES):
+        return None
+    passed = np.zeros(FLOATS + SIZES[size], np.int64)
+    passed[: len(floats)] = floats
+    passed[FLOATS : FLOATS + len(words)] = words
+    return _Row(code.kernel, size, passed)
 
 
 def _taken(step: Call) -> tuple[Any, ...]:
@@ -200,55 +230,30 @@ def _code(kernel: Any, kinds: tuple[Any, ...]) -> _Code | None:
     if kinds not in kernel.overloads:
         kernel.compile(kinds)
     code = kernel.overloads[kinds]
-    convention = cpu_target.target_context.call_conv
-    kind = convention.get_function_type(code.fndesc.restype, code.fndesc.argtypes)
-    at = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
-    return _Code(_entry(kind), at, kinds)
+    if code.fndesc.restype != types.none:  # there is no room for what it returns
+        return None
+    return _Code(code.library.get_pointer_to_function(code.fndesc.llvm_func_name), kinds)
 
 
 def _has_words(kind: Any) -> bool:
     if isinstance(kind, TUPLE):
         return all(_has_words(part) for part in kind)
-    return isinstance(kind, types.Array | types.Boolean | types.Integer | types.Float)
+    if isinstance(kind, types.Float):
+        return kind.bitwidth in (32, 64)
+    return isinstance(kind, types.Array | types.Boolean | types.Integer)
 
 
-def _words(kind: Any, value: Any) -> Iterator[int]:
-    """Yield the words that a value is in numba's calling convention."""
+def _words(kind: Any, value: Any, floats: list[int]) -> Iterator[int]:
+    """Yield the words that a value is in numba's calling convention; add to the floats."""
     if isinstance(kind, types.Array):
         yield from (0, 0, value.size, value.itemsize, address(value))  # nobody counts references
         yield from value.shape
         yield from value.strides
     elif isinstance(kind, TUPLE):
         for at, part in enumerate(value):
-            yield from _words(kind[at], part)
+            yield from _words(kind[at], part, floats)
     elif isinstance(kind, types.Float):
         bits = np.array(value, str(kind))
-        yield int(bits.view(f"i{bits.itemsize}"))
+        floats.append(int(bits.view(f"i{bits.itemsize}")))
     else:
         yield int(value)
-
-
-@cache
-def _entry(kind: Any) -> int:
-    """Return the address of the entry for kernels of a type of LLVM."""
-    with global_compiler_lock:
-        return _compiled_entry(kind, f"symgraph_entry_{len(KEPT)}")
-
-
-def _compiled_entry(kind: Any, name: str) -> int:
-    library = cpu_target.target_context.codegen().create_library(name)
-    module = library.create_ir_module(name)
-    function = ir.Function(module, ENTRY, name)
-    builder = ir.IRBuilder(function.append_basic_block())
-    result, error, *kinds = kind.args
-    words = builder.inttoptr(function.args[1], ir.IntType(64).as_pointer())
-    args = [builder.alloca(pointer.pointee) for pointer in (result, error)]
-    for at, wanted in enumerate(kinds):
-        word = builder.bitcast(builder.gep(words, [I64(at)]), wanted.as_pointer())
-        args.append(builder.load(word))
-    builder.ret(builder.call(builder.inttoptr(function.args[0], kind.as_pointer()), args))
-    library.add_ir_module(module)
-    library.finalize()
-    KEPT.append(library)
-    found: int = library.get_pointer_to_function(name)
-    return found

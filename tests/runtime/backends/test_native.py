@@ -34,6 +34,14 @@ def check(x, out):
 
 
 @jit
+def add_all(out, arrays, numbers):
+    for x in arrays:
+        out[0] += x[0]
+    for number in numbers:
+        out[0] += number
+
+
+@jit
 def ignore(what):
     pass
 
@@ -63,6 +71,27 @@ def test_arguments_arrive_as_from_python(dtype):
     np.testing.assert_array_equal(turned, wanted[1])
     assert plain.any()
     assert turned.any()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "numbers", "kind", "native"),
+    [
+        (1, 1, np.float32, True),
+        (3, 8, np.float64, True),
+        (10, 8, np.float32, True),
+        (70, 2, np.float64, True),
+        (80, 1, np.float64, False),
+        (1, 9, np.float32, False),
+    ],
+)
+def test_as_many_arguments_as_calls_pass(arrays, numbers, kind, native):
+    """Else Python calls the kernel."""
+    out, given = np.zeros(1), tuple(np.full(1, 2.0**i) for i in range(arrays))
+    some = tuple(kind(2.0**-i) for i in range(1, numbers + 1))
+    (call,) = joined([Call("a", add_all, (out, given, some))])
+    assert isinstance(call.function, NativeCalls) is native
+    make([call])
+    assert out == sum(x[0] for x in given) + sum(some)
 
 
 def test_the_order_stays_and_python_is_called_in_between():
