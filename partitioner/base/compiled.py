@@ -57,7 +57,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
     options = {"no_cfunc_wrapper": True, **options}  # an entry for C, which nothing here calls
 
     def decorate(function: _Function) -> _Function:
-        made: _Function
+        made: Any
         try:
             made = numba.njit(cache=True, **options)(function)
         except RuntimeError as error:
@@ -68,21 +68,20 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
                 setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010  (numba makes it by name)
             made = numba.njit(cache=folder is not None, **options)(function)
         _take_literals_as_numbers(made)
-        _name_code_by_key(made)
-        return made
+        if getattr(made._cache, "_cache_file", None) is not None:  # there is a cache
+            _name_code_by_key(made._cache._cache_file)
+            _load_code_alone(made._cache)
+        return cast(_Function, made)
 
     return decorate
 
 
-def _name_code_by_key(function: Any) -> None:
+def _name_code_by_key(file: Any) -> None:
     """Give each compiled version of a function its own file in the cache.
 
     numba numbers them: processes that compile versions for other types at the same time took one
     number for both, and the code of one was run on the arrays of the other.
     """
-    file = getattr(function._cache, "_cache_file", None)
-    if file is None:  # without a cache
-        return
 
     def save(key: Any, data: Any) -> None:
         types, processor, (_, constants) = key  # the code's own hash would leave files behind
@@ -92,6 +91,23 @@ def _name_code_by_key(function: Any) -> None:
         file._save_index({**file._load_index(), key: data_name})
 
     file.save = save
+
+
+def _load_code_alone(cached: Any) -> None:
+    """Load code from the cache without what only compiling needs.
+
+    numba first made its tables of all that can be compiled, for 0.2 s in each process. It makes
+    them when it compiles, too. Only code that hashes (sets, dictionaries) needs them: none here.
+    """
+
+    runtime: Any = numba.core.runtime
+
+    def load_overload(signature: Any, target: Any) -> Any:
+        runtime.rtsys.initialize(target)  # code may allocate arrays
+        with cached._guard_against_spurious_io_errors():
+            return cached._load_overload(signature, target)
+
+    cached.load_overload = load_overload
 
 
 def _take_literals_as_numbers(function: Any) -> None:

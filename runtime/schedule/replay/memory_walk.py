@@ -75,7 +75,7 @@ def profile(
         elif kind == RECV and not (ran and early[name]):
             held[MESSAGES] += nbytes[name]
         most = _moment(i, 0, held, most, worst)
-        out[i] = held.sum()
+        out[i] = _sum_of(held)
 
 
 @inner()
@@ -91,9 +91,16 @@ def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
 
 
 @inner()
+def _sum_of(held: Array) -> int:
+    """Return `held.sum()`, whose code could not be loaded without numba's linear algebra."""
+    total: int = held[SUMS] + held[KEPT] + held[MESSAGES]
+    return total
+
+
+@inner()
 def _moment(i: int, running: int, held: Array, most: int, worst: Array) -> int:
     """Return the most that was held so far."""
-    now = held.sum() + running
+    now = _sum_of(held) + running
     if now > most:
         worst[0], worst[1], worst[2] = i, held[SUMS], held[KEPT]
         worst[3] = held[MESSAGES] + running

@@ -268,7 +268,7 @@ class _Check:
     def _collectives(self) -> list[list[tuple[int, Collective]]]:
         """Return the collectives of every rank, each after its step; all ranks have the same."""
         words, starts = self.tape.words, self.tape.first
-        places = validation_walk.places_of(words, COLLECTIVE)
+        places = np.flatnonzero(words & tape.KINDS == COLLECTIVE)
         ends = np.searchsorted(places, starts)
         steps = places - np.repeat(starts[:-1], np.diff(ends))
         tags = words[places] >> tape.KIND & tape.NAMES

@@ -108,12 +108,6 @@ def stamp(words: Ints, first: Ints, end: int, steps: Steps) -> Row:
 
 
 @compiled(nogil=True)
-def places_of(words: Ints, kind: int) -> Ints:
-    """Return the places of all words of a kind."""
-    return np.flatnonzero(words & KINDS == kind)
-
-
-@compiled(nogil=True)
 def order(words: Ints, first: Ints, needs: Needs, steps: Steps) -> Row:
     """Return the first instruction that comes before one of its rank that it needs.
 
