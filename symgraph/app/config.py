@@ -333,6 +333,7 @@ class Config(Section):
 
 def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (key, default, meaning) of every key of a config file, for `--keys`."""
+    meanings = model.meanings()
     for name, info in model.model_fields.items():
         inner = sections(info.annotation)
         if len({*inner.values()}) == 1:
@@ -341,7 +342,7 @@ def key_help(model: type[Section] = Config, prefix: str = "") -> Iterator[tuple[
             yield from _help_of_kinds(inner, f"{prefix}{name}.")
         else:
             default = "required" if info.is_required() else _flow(info.default)
-            yield prefix + name, default, info.description or ""
+            yield prefix + name, default, meanings.get(name, "")
 
 
 def _help_of_kinds(

@@ -6,13 +6,16 @@ and what would be right.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
-from typing import TypeVar, get_args, get_origin
+from itertools import islice, pairwise
+from typing import Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails
 
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.yaml_lines import Document, KeyPath, Problem, shown
@@ -22,9 +25,32 @@ class Section(BaseModel):
     """A mapping in a config file. The docstring below a key is its help."""
 
     # strict: 3.0 is not a count, "5" not a number and yes not a seed
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """Return the help of its keys.
+
+        pydantic would read it from the source at every start (`use_attribute_docstrings`).
+        """
+        found: dict[str, str] = {}
+        for section in reversed(cls.__mro__[: cls.__mro__.index(Section)]):
+            (made,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+            assert isinstance(made, ast.ClassDef)
+            for key, text in pairwise(made.body):
+                if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    found[ast.unparse(key.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+        return found
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        keys = handler.resolve_ref_schema(schema)["properties"]
+        for key, meaning in cls.meanings().items():
+            keys[key]["description"] = meaning
+        return schema
 
 
 S = TypeVar("S", bound=Section)
@@ -118,7 +144,7 @@ def _problem(document: Document, model: type[Section], error: ErrorDetails) -> P
     path, section = _locate(error["loc"], model)
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "missing":
-        description = section and section.model_fields[str(path[-1])].description
+        description = section and section.meanings().get(str(path[-1]))
         message = "required key is missing" + (f": {description}" if description else "")
     elif kind == "extra_forbidden":
         message = _unknown_key(str(path[-1]), section, model)
