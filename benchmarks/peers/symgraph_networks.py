@@ -57,11 +57,11 @@ from runtime import (
     plan,
 )
 from runtime.backends.device.arrays import device
-from runtime.planning.heap import trim_heap
 from runtime.planning.mixed_step import predict
 from runtime.planning.step import StepPrograms
 from runtime.profiling.calibration.pricing import measured_prices
 from symgraph import Feed, Symbol, TensorType
+from symgraph.core.heap import trim_heap
 from symgraph.core.types import Array
 from symgraph.io import DataBatch
 

@@ -22,7 +22,6 @@ from runtime.engine.prediction import as_output, predicted, streamed, whole_batc
 from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
 from runtime.engine.worker import Worker
-from runtime.planning.heap import no_collections
 from runtime.planning.mixed_step import stream
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches, StepPrograms
@@ -31,6 +30,7 @@ from runtime.schedule.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
+from symgraph.core.heap import no_collections
 from symgraph.core.html import paragraph, together
 from symgraph.core.types import Array, Value
 from symgraph.core.units import count_text

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.heap import no_collections
 from runtime.planning.mixed_step import mix
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
@@ -22,6 +21,7 @@ from runtime.planning.planner import plan_model
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
 from symgraph.core.errors import GraphError, ScheduleError
+from symgraph.core.heap import no_collections
 from symgraph.core.units import bytes_text
 from symgraph.frontend.io import DataBatch, DataDesc, describe
 from symgraph.frontend.model import Model, SymbolInputs

@@ -21,7 +21,6 @@ from runtime.backends.device.arrays import require
 from runtime.planning.draft import Draft
 from runtime.planning.grid import Grid, columns, grids_to_try, groups_in, in_first_row
 from runtime.planning.grid_estimate import grid_seconds
-from runtime.planning.heap import no_collections, trim_heap
 from runtime.planning.network import PlanRequest, make_network
 from runtime.planning.options import AUTO, Options, PlacementOptions, require_options
 from runtime.planning.placement_candidates import MANY_NODES
@@ -39,6 +38,7 @@ from symgraph.core.errors import (
     ScheduleError,
 )
 from symgraph.core.graph import Graph
+from symgraph.core.heap import no_collections, trim_heap
 from symgraph.core.units import count_text
 from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model

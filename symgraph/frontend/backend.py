@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from symgraph.core.errors import ConfigError
+from symgraph.core.heap import no_collections
 
 MODULES = {
     "arrays": "runtime.backends.device.arrays",
@@ -41,8 +42,10 @@ def load(name: str) -> ModuleType:
     Raises ConfigError if a file or folder of the user's own, such as `runtime.py`, is found in
     place of a package.
     """
+    module = MODULES[name]
     try:
-        return importlib.import_module(MODULES[name])
+        with no_collections(lasting=module not in sys.modules):
+            return importlib.import_module(module)
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None) or ROOT / package
