@@ -152,9 +152,9 @@ def _enumerate(  # type: ignore[no-untyped-def]  # numba infers
                     if count == bits.shape[0]:
                         return -1
                     table[slot] = count
-                    bits[count] = fresh
+                    overwrite(bits[count], fresh)
                     hashes[count] = key
-                    ready[count] = ready[i]
+                    overwrite(ready[count], ready[i])
                     ready[count, word] ^= lowest
                     for w in values[starts[v] : starts[v + 1]]:
                         if within(needs[w], fresh):
@@ -186,7 +186,7 @@ def _slot(table, hashes, bits, fresh, key):  # type: ignore[no-untyped-def]
     slot = np.int64(key) & mask
     while table[slot] >= 0:
         j = table[slot]
-        if hashes[j] == key and (bits[j] == fresh).all():
+        if hashes[j] == key and within(bits[j], fresh) and within(fresh, bits[j]):
             break
         slot = (slot + 1) & mask
     return slot

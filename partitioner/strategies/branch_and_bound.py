@@ -153,8 +153,9 @@ def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
         steps -= 1
         if steps < 0:
             return False
-        load[depth + 1], held[depth + 1] = load[depth], held[depth]
-        before[depth + 1] = before[depth]
+        for row in (load, held):
+            overwrite(row[depth + 1], row[depth])
+        overwrite(before[depth + 1], before[depth])
         _put(task, depth, d, on, count, home, load[depth + 1], held[depth + 1], before[depth + 1])
         placed[d] += 1
         if _hopeless(task, depth + 1, d, load, held, before, best[0]):

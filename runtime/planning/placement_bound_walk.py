@@ -125,12 +125,30 @@ def bounds(task, rows):  # type: ignore[no-untyped-def]
 
 @inner()
 def _halved(rows, lows):  # type: ignore[no-untyped-def]
-    """Keep the half with the lowest bounds; return its size, and the least bound of the others."""
-    order = np.argsort(lows)
-    half = len(lows) // 2
-    least = lows[order[half]]
-    rows[:half], lows[:half] = rows[order[:half]], lows[order[:half]]
-    return half, least
+    """Keep the half with the lowest bounds; return its size, and the least bound of the others.
+
+    It is Hoare's selection, since numba takes seconds to compile a sort.
+    """
+    half, first, last = len(lows) // 2, 0, len(lows) - 1
+    while first < last:
+        pivot, i, j = lows[(first + last) // 2], first, last
+        while i <= j:
+            while lows[i] < pivot:
+                i += 1
+            while pivot < lows[j]:
+                j -= 1
+            if i <= j:
+                lows[i], lows[j] = lows[j], lows[i]
+                for c in range(rows.shape[1]):
+                    rows[i, c], rows[j, c] = rows[j, c], rows[i, c]
+                i, j = i + 1, j - 1
+        if half <= j:
+            last = j
+        elif i <= half:
+            first = i
+        else:
+            break
+    return half, lows[half]
 
 
 @inner()

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.base.compiled import overwrite
 from runtime.backends.cpu.flat import FLOAT_TYPES
 from runtime.backends.cpu.micro import available, multiply_small, turn
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
@@ -153,7 +154,7 @@ def soften(start: int, first: int, causal: bool, out: Array, run: Array) -> None
             up to date. Then what earlier weights are multiplied by, and room for two rows.
     """
     top, total, change, level, part = run[0], run[1], run[2], run[3], run[4]
-    change[:] = top
+    overwrite(change, top)
     for j in range(len(out)):
         low = seen_from(start + j // STEP * STEP, first, causal)
         raise_to(out[j, low:], top[low:])

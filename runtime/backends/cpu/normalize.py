@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.base.compiled import overwrite
 from runtime.backends.cpu.flat import floating
 from runtime.backends.cpu.rounding import as_stored, number_of, stored_in
 from runtime.backends.cpu.rows import by_row
@@ -319,8 +320,8 @@ def gradients_of_rows(
         for j in range(len(of_gamma)):
             totals[0, j] += of_gamma[j]
             totals[1, j] += of_beta[j]
-    of_gamma[:] = totals[0]
-    of_beta[:] = totals[1]
+    overwrite(of_gamma, totals[0])
+    overwrite(of_beta, totals[1])
 
 
 @kernel("_layer_norm_grad")

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 
 from runtime.backends.cpu.micro import (
     FEATURES,
@@ -270,38 +271,41 @@ def dot_pairs(v: Vectors, total: Any, x: Any, y: Any) -> Any:
     return v.call("x86.avx512bf16.dpbf16ps.512", v.type, total, *pair)
 
 
-def finish(v: Vectors, tile: list[list[Any]], block: Any, ends: Any, form: Any) -> None:
-    """Add what the block holds; write the last sums, with a bias, to out, and others to it."""
+def keep(v: Vectors, tile: list[list[Any]], block: Any, more: Any) -> None:
+    """Write a tile's sums to a block or, if it has sums, add them to these."""
+    for row, vectors in enumerate(tile):
+        for n, vector in enumerate(vectors):
+            at = v.at(block, row * PANEL + n * VECTOR)
+            total = v.builder.fadd(vector, v.load_some(at, more))
+            v.builder.store(total, v.pointer(at), align=4)
+
+
+def finish(v: Vectors, rows: Any, block: Any, ends: Any, form: Any) -> None:
+    """Write a block's sums, plus a row if it has an address, to out.
+
+    There is one loop for the tiles of all shapes: to compile one for each took seconds.
+    """
     b = v.builder
     full, exact = (b.icmp_signed("!=", form, I64(other)) for other in (SHORT, ROUNDED))
-    add, bias, out, step, columns = ends
-    more = v.splat(b.icmp_signed("!=", add, I64(0)))
-    last = b.icmp_signed("!=", out, I64(0))
+    bias, out, step, columns = ends
     biased = b.icmp_signed("!=", bias, I64(0))
     bias = b.select(biased, bias, block)  # an address that exists, even for a load of nothing
-    for n in range(len(tile[0])):
-        mask = v.below(b.sub(columns, I64(n * v.lanes)))
-        extra = load_low(v, v.at(bias, n, VECTOR // 2), b.and_(mask, v.splat(biased)))
-        for line, vectors in enumerate(tile):
-            at = v.at(block, line * PANEL + n * VECTOR)
-            vectors[n] = b.fadd(b.fadd(vectors[n], v.load_some(at, more)), extra)
-    with b.if_else(last) as (final, between):
-        with final:
-            for n in range(len(tile[0])):
-                mask = v.below(b.sub(columns, I64(n * v.lanes)))
-                for row, vectors in enumerate(tile):
-                    low, to = rounded(v, vectors[n]), v.at(out, row, step)
-                    with b.if_else(full) as (wide, short):
-                        with wide:
-                            number = b.bitcast(b.shl(low, words(16)), v.type)
-                            number = b.select(exact, vectors[n], number)
-                            v.store_some(number, v.at(to, n, VECTOR), mask)
-                        with short:
-                            store_shorts(v, low, v.at(to, n, VECTOR // 2), mask)
-        with between:
-            for row, vectors in enumerate(tile):
-                for n, vector in enumerate(vectors):
-                    b.store(vector, v.pointer(v.at(block, row * PANEL + n * VECTOR)), align=4)
+    masks = [v.below(b.sub(columns, I64(n * v.lanes))) for n in range(2)]
+    extra = [
+        load_low(v, v.at(bias, n, VECTOR // 2), b.and_(mask, v.splat(biased)))
+        for n, mask in enumerate(masks)
+    ]
+    with cgutils.for_range(b, rows, intp=I64) as loop:
+        to = v.at(out, loop.index, step)
+        for n, (mask, more) in enumerate(zip(masks, extra, strict=True)):
+            total = b.fadd(v.load(v.at(v.at(block, loop.index, PANEL), n, VECTOR)), more)
+            low = rounded(v, total)
+            with b.if_else(full) as (wide, short):
+                with wide:
+                    number = b.bitcast(b.shl(low, words(16)), v.type)
+                    v.store_some(b.select(exact, total, number), v.at(to, n, VECTOR), mask)
+                with short:
+                    store_shorts(v, low, v.at(to, n, VECTOR // 2), mask)
 
 
 def tile_product(pairwise: bool) -> Any:
@@ -313,19 +317,21 @@ def tile_product(pairwise: bool) -> Any:
             typing: numba's typing context.
             rows: 1 to ROWS.
             ends: The addresses of the tile and the panel; pairs; columns.
-            block: The address of the sums of the blocks before.
-            more: Whether to add them; the addresses of a bias (0: none) and of the output (0: keep
-                the sums in the block); the bytes from row to row of the output.
+            block: The address of the sums, ROWS rows of a panel.
+            more: Whether it has those of the blocks before; the addresses of a bias (0: none) and
+                of the output (0: none yet); the bytes from row to row of the output.
             form: What the output is: SHORT, ROUNDED or EXACT.
         """
 
         def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
             v = Vectors(context, b, FLOATS)
             ends = [b.extract_value(args[1], i) for i in range(4)]
-            more = [b.extract_value(args[3], i) for i in range(4)]
+            has_sums, *more = [b.extract_value(args[3], i) for i in range(4)]
+            add = v.splat(b.icmp_signed("!=", has_sums, I64(0)))
             for height, across in tile_shapes(v, args[0], ends[-1]):
-                tile = sums(v, height, across, ends, pairwise)
-                finish(v, tile, args[2], [*more, ends[-1]], args[4])
+                keep(v, sums(v, height, across, ends, pairwise), args[2], add)
+            with b.if_then(b.icmp_signed("!=", more[1], I64(0))):
+                finish(v, args[0], args[2], [*more, ends[-1]], args[4])
             return context.get_dummy_value()
 
         four = integers(types.int64, 4)
@@ -354,8 +360,9 @@ def chunk_rows(rows: int, inner: int) -> int:
 def room_size(rows: int, inner: int, units: int) -> int:
     """Return the bytes that `multiply` needs as room."""
     height: int = chunk_rows(rows, inner)
-    pairs, columns = (inner + 1) // 2, -(-units // WIDTH) * WIDTH
-    return 4 * height * (2 * min(pairs, DEPTH) + columns * (pairs > DEPTH) + LANES)
+    pairs = (inner + 1) // 2
+    columns = -(-units // WIDTH) * WIDTH if pairs > DEPTH else WIDTH
+    return 4 * height * (2 * min(pairs, DEPTH) + columns + LANES)
 
 
 @jit_inner
@@ -423,8 +430,8 @@ def multiply(
     pairs = (inner + 1) // 2
     panels = (units + WIDTH - 1) // WIDTH
     gap, start, size = ROWS * (8 if wide else 4), first_line(packed), out.itemsize
-    keeps = int(pairs > DEPTH)  # else blocks have no memory: a masked load from there is slow
-    blocks = room + keeps * (height // ROWS) * (ROWS * 8 * DEPTH + VECTOR)
+    keeps = int(pairs > DEPTH)  # else all tiles have one block, one after the other
+    blocks = room + (height // ROWS) * (gap * min(pairs, DEPTH) + VECTOR)
     for first in range(begin, stop, height):
         end = min(stop, first + height)
         tiles = (end - first + ROWS - 1) // ROWS
