@@ -25,6 +25,7 @@ from symgraph.core.types import Array
 
 MOST_TRIED = 1_000_000  # placements that are all tried
 ROUNDS = 12
+AGREEING = 3  # rounds from the start that end at the least load: it is taken for the best
 MAX_STEPS = 1_500_000  # of annealing, in a round
 STEPS_PER_PAIR = 5_000  # of a round, per element and device
 MOVE_COST = 12  # steps of the budget for a step of annealing
@@ -102,15 +103,17 @@ def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array
     problem = core.problem
     first = core.devices(nodes)
     best, least = first, largest(problem, core.assignment(first))
-    steps = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices)
+    steps, agreeing = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices), 0
     for seed in range(ROUNDS):
         steps = int(min(steps, budget.steps / MOVE_COST))
-        if steps < 1 or budget.spent or least <= floor * (1 + 1e-9):
+        if steps < 1 or budget.spent or least <= floor * (1 + 1e-9) or agreeing == AGREEING:
             break
-        trial = anneal(core, first if seed % 2 else best, steps, seed)
+        again = seed % 2 == 1
+        trial = anneal(core, first if again else best, steps, seed)
         load = largest(problem, core.assignment(trial))
         if load < least:
-            best, least = trial, load
+            best, least, agreeing = trial, load, 0
+        agreeing += again and load <= least * (1 + 1e-9)
         try:
             budget.take(MOVE_COST * steps)
         except Stopped:
