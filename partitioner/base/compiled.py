@@ -96,10 +96,9 @@ def _name_code_by_key(file: Any) -> None:
 def _load_code_alone(cached: Any) -> None:
     """Load code from the cache without what only compiling needs.
 
-    numba first made its tables of all that can be compiled, for 0.2 s in each process. It makes
-    them when it compiles, too. Only code that hashes (sets, dictionaries) needs them: none here.
+    numba would first make its tables of all that can be compiled, for 0.2 s in each process, as it
+    does before it compiles. Only code with sets or dictionaries cannot run without: none here.
     """
-
     runtime: Any = numba.core.runtime
 
     def load_overload(signature: Any, target: Any) -> Any:

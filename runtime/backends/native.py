@@ -8,11 +8,10 @@ words that the kernel's machine code takes, and a compiled loop makes all calls 
     kernel  size  words -> floats, 0 0 size item-size address shape ... strides ... (an array), 1
     kernel  size  words -> ...
 
-A call passes the floats in registers of their own and every other word in turn, in registers or in
-eight bytes of the stack, so that one compiled call serves the kernels of all signatures with no
-more words than it passes: what a kernel does not take, it does not look at. Linux on x86-64 and
-64-bit ARM, and macOS on x86-64, have such conventions; elsewhere Python makes the calls. Where a
-kernel fails, Python calls it again, for the error.
+Outside Windows, x86-64 passes floats in registers of their own, and every other word in turn, in
+registers or in eight bytes of the stack. So one compiled call serves the kernels of all signatures
+with no more words than it passes: what a kernel does not take, it does not look at. On other
+processors Python makes the calls. Where a kernel fails, Python calls it again, for the error.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ DOUBLE = ir.DoubleType()
 FLOATS = 8  # arguments that are floats: more would not be in registers
 SIZES = (30, 62, 126, 510)  # numbers of other words that calls pass
 HAS_WORDS = platform.machine() == "x86_64" and sys.platform != "win32"
-HAS_WORDS |= platform.machine() == "aarch64" and sys.platform == "linux"
 UNTIMED = np.empty(0, np.int64)
 CODES: dict[Any, _Code | None] = {}
 # Of numba, without its types:

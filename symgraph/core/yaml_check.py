@@ -29,13 +29,16 @@ class Section(BaseModel):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """Return the help of its keys.
+        """Return the help of its keys, as far as there is source code.
 
-        pydantic would read it from the source at every start (`use_attribute_docstrings`).
+        pydantic would read it at every start (`use_attribute_docstrings`).
         """
         found: dict[str, str] = {}
         for section in reversed(cls.__mro__[: cls.__mro__.index(Section)]):
-            (made,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+            try:
+                (made,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+            except OSError:  # a program may be installed without it
+                continue
             assert isinstance(made, ast.ClassDef)
             for key, text in pairwise(made.body):
                 if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):

@@ -92,7 +92,7 @@ def coming(words: Array, i: int, nbytes: Array, early: Array) -> int:
 
 @inner()
 def _sum_of(held: Array) -> int:
-    """Return `held.sum()`, whose code could not be loaded without numba's linear algebra."""
+    """Return `held.sum()`: numba's would import its linear algebra, and scipy's, at every start."""
     total: int = held[SUMS] + held[KEPT] + held[MESSAGES]
     return total
 
