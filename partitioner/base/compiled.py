@@ -97,7 +97,7 @@ def _load_code_alone(cached: Any) -> None:
     """Load code from the cache without what only compiling needs.
 
     numba would first make its tables of all that can be compiled, for 0.2 s in each process, as it
-    does before it compiles. Only code with sets or dictionaries cannot run without: none here.
+    does before it compiles. Only code with sets or dictionaries needs them to run; do not use any.
     """
     runtime: Any = numba.core.runtime
 

@@ -103,7 +103,8 @@ def _search(core: Elements, nodes: Array, budget: Budget, floor: float) -> Array
     problem = core.problem
     first = core.devices(nodes)
     best, least = first, largest(problem, core.assignment(first))
-    steps, agreeing = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices), 0
+    steps = min(MAX_STEPS, STEPS_PER_PAIR * len(core) * problem.devices)
+    agreeing = 0
     for seed in range(ROUNDS):
         steps = int(min(steps, budget.steps / MOVE_COST))
         if steps < 1 or budget.spent or least <= floor * (1 + 1e-9) or agreeing == AGREEING:

@@ -153,8 +153,8 @@ def _search(task, found, best, steps):  # type: ignore[no-untyped-def]
         steps -= 1
         if steps < 0:
             return False
-        for row in (load, held):
-            overwrite(row[depth + 1], row[depth])
+        overwrite(load[depth + 1], load[depth])
+        overwrite(held[depth + 1], held[depth])
         overwrite(before[depth + 1], before[depth])
         _put(task, depth, d, on, count, home, load[depth + 1], held[depth + 1], before[depth + 1])
         placed[d] += 1

@@ -5,8 +5,8 @@ as long as the kernel itself in a small network. It also takes the GIL, for whic
 other ranks wait. But the arrays of a bound body never change. So they are unpacked once, to the
 words that the kernel's machine code takes, and a compiled loop makes all calls of a table:
 
-    kernel  size  words -> floats, 0 0 size item-size address shape ... strides ... (an array), 1
-    kernel  size  words -> ...
+    kernel  count  words -> floats, 0 0 size item-size address shape ... strides ... (an array), 1
+    kernel  count  words -> ...
 
 Outside Windows, x86-64 passes floats in registers of their own, and every other word in turn, in
 registers or in eight bytes of the stack. So one compiled call serves the kernels of all signatures
@@ -20,7 +20,6 @@ import inspect
 import platform
 import sys
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain, groupby
@@ -54,20 +53,20 @@ ALLOCATE: Any = cgutils.alloca_once  # at the begin of a function, also within a
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def enter(typing: Any, kernel: Any, size: Any, words: Any) -> Any:
-    """Call a kernel with FLOATS and SIZES[size] words at an address; return whether it failed."""
+def enter(typing: Any, kernel: Any, count: Any, words: Any) -> Any:
+    """Call a kernel with so many words, floats first, at an address; return whether it failed."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kernel, size, words = args
+        kernel, count, words = args
         words = builder.inttoptr(words, I64.as_pointer())
         room = [builder.ptrtoint(ALLOCATE(builder, I64), I64) for _ in ("result", "error")]
         end, status = builder.append_basic_block(), ALLOCATE(builder, I32)
-        switch = builder.switch(size, end)
-        for case, count in enumerate(SIZES):
+        switch = builder.switch(count, end)
+        for known in (FLOATS + size for size in SIZES):
             block = builder.append_basic_block()
-            switch.add_case(I64(case), block)
+            switch.add_case(I64(known), block)
             builder.position_at_end(block)
-            given = [builder.load(builder.gep(words, [I64(at)])) for at in range(FLOATS + count)]
+            given = [builder.load(builder.gep(words, [I64(at)])) for at in range(known)]
             floats = [builder.bitcast(word, DOUBLE) for word in given[:FLOATS]]
             passed = [*room, *given[FLOATS:], *floats]
             kind = ir.FunctionType(I32, [value.type for value in passed])
@@ -125,7 +124,7 @@ class NativeCalls:
     def __init__(self, calls: Sequence[Call], rows: Sequence[_Row]) -> None:
         """calls: they keep all arrays. rows: of each."""
         self.calls, self._rows = tuple(calls), rows  # which keep the words
-        table = [(row.kernel, row.size, address(row.words)) for row in rows]
+        table = [(row.kernel, row.words.size, address(row.words)) for row in rows]
         self._table = np.array(table, np.int64)
         self._begins = np.empty(len(rows), np.int64)
 
@@ -173,10 +172,9 @@ class _Code(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row of a table; size: the index in SIZES."""
+    """A row of a table."""
 
     kernel: int
-    size: int
     words: Ints
 
 
@@ -194,13 +192,13 @@ def _row_of(step: Call) -> _Row | None:
     floats: list[int] = []
     each = (_words(kind, arg, floats) for kind, arg in zip(code.kinds, args, strict=True))
     words = [*chain.from_iterable(each)]
-    size = bisect_left(SIZES, len(words))
-    if len(floats) > FLOATS or size == len(SIZES):
+    size = next((size for size in SIZES if size >= len(words)), None)
+    if size is None or len(floats) > FLOATS:
         return None
-    passed = np.zeros(FLOATS + SIZES[size], np.int64)
+    passed = np.zeros(FLOATS + size, np.int64)
     passed[: len(floats)] = floats
     passed[FLOATS : FLOATS + len(words)] = words
-    return _Row(code.kernel, size, passed)
+    return _Row(code.kernel, passed)
 
 
 def _taken(step: Call) -> tuple[Any, ...]:

@@ -57,6 +57,6 @@ def _is_ours(words: list[str]) -> bool:
 
 
 if _is_ours(sys.orig_argv):
-    atexit.register(gc.disable)  # or the end of Python looks through all objects, for 0.1 s
+    atexit.register(gc.disable)  # else ending looks through all objects, for 0.1 s
     sys.excepthook = _one_line
     warnings.formatwarning = lambda message, *_, **__: f"symgraph: warning: {message}\n"

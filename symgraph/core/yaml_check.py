@@ -29,15 +29,16 @@ class Section(BaseModel):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """Return the help of its keys, as far as there is source code.
+        """Return the docstring below each key: its help.
 
-        pydantic would read it at every start (`use_attribute_docstrings`).
+        It is read from the source code, and empty where that is not installed. pydantic would read
+        it at every start (`use_attribute_docstrings`).
         """
         found: dict[str, str] = {}
         for section in reversed(cls.__mro__[: cls.__mro__.index(Section)]):
             try:
                 (made,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-            except OSError:  # a program may be installed without it
+            except OSError:  # no source code
                 continue
             assert isinstance(made, ast.ClassDef)
             for key, text in pairwise(made.body):
