@@ -40,6 +40,7 @@ from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.types import Constraints
 from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.draft import Draft
+from runtime.planning.memory.account import memory_plan
 from runtime.planning.network import Network, PlanRequest, make_network
 from runtime.planning.options import Options
 from runtime.planning.placement_bound import PlacementBound
@@ -319,8 +320,8 @@ class Enumeration:
             schedule = lower(cut, lists, update=True)
             peak = 0
             if limited:
-                memory = memory_profile(schedule, cut, draft.memory_plan(cut), mbs)
-                peak = max(rank.peak for rank in memory)
+                bodies = memory_plan(cut, draft.network, draft.options)
+                peak = max(m.peak for m in memory_profile(schedule, cut, bodies, mbs))
             with suppress(ScheduleError):  # not every schedule fits stages that go back and forth
                 yield name, simulator.makespan(schedule), peak
 

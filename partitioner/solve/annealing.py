@@ -84,6 +84,15 @@ def _put(v, b, home, times, memory, nets, members, costs, count, load, used):  #
 
 
 @inner()
+def _within(used, limits):  # type: ignore[no-untyped-def]  # numba infers
+    """Tell whether no device is too small."""
+    fits = True
+    for d in range(len(used)):
+        fits &= used[d] <= limits[d]
+    return fits
+
+
+@inner()
 def _energy(load, scale):  # type: ignore[no-untyped-def]  # numba infers
     """Return the 16-norm of the loads."""
     total = 0.0
@@ -153,17 +162,19 @@ def _anneal(start, times, memory, limits, nets, members, costs, steps, seed):  #
     for _ in range(steps):
         heat *= cooling
         size = _propose(state, home, devices, members, moved, to)
-        fits = size > 0
+        moves, fits = False, True
         for k in range(size):
+            moves |= home[moved[k]] != to[k]
             fits &= np.isfinite(times[moved[k], to[k]])
-        if not fits:
+        if not (moves and fits):
             continue
         for k in range(size):
             back[k] = home[moved[k]]
             _put(moved[k], to[k], home, times, memory, nets, members, costs, count, load, used)
-        fits = (used <= limits).all()
         after = _energy(load, scale)
-        if fits and (after <= energy or _draw(state) < np.exp((energy - after) / (heat * energy))):
+        better = after <= energy
+        fits = _within(used, limits)
+        if fits and (better or _draw(state) < np.exp((energy - after) / (heat * energy))):
             energy = after
             if load.max() < least * (1 - 1e-12):
                 least = load.max()
@@ -185,7 +196,7 @@ def _try_all(start, options, times, memory, limits, nets, members, costs):  # ty
     count, load, used = _counted(home, times, memory, nets, members, costs)
     v = 0
     while v < n:
-        if (used <= limits).all() and load.max() < least * (1 - 1e-12):
+        if _within(used, limits) and load.max() < least * (1 - 1e-12):
             least = load.max()
             overwrite(best, home)
         v = 0

@@ -7,6 +7,7 @@ so that a dynamic programme can walk them in order.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,7 @@ import numpy as np
 
 from partitioner.base.compiled import compiled, inner, overwrite
 from partitioner.solve.elements import Arcs
-from symgraph.core.orders import neighbours
+from symgraph.core.orders import neighbours, topological
 from symgraph.core.types import Array
 
 MAX_BYTES, MAX_SETS = 700_000_000, 3_000_000  # the most memory and down-sets of a family
@@ -107,8 +108,16 @@ def down_sets(n: int, arcs: Arcs, limit: float = math.inf) -> Family:
 
 @lru_cache(maxsize=64)
 def _more_than(n: int, arcs: Arcs) -> list[int]:
-    """Return a cell with a number that the DAG is known to have more down-sets than."""
-    return [0]
+    """Return a cell with a number that the DAG is known to have more down-sets than.
+
+    At first these are the sets of all elements below a level with some of those on it, where an
+    element is one level above the highest that comes before it.
+    """
+    before, after = neighbours(n, arcs)
+    level = [0] * n
+    for v in topological(before, after, lambda v, step: v):
+        level[v] = 1 + max((level[u] for u in before[v]), default=0)
+    return [sum(2**width - 1 for width in Counter(level).values())]
 
 
 def _bit_sets(n: int, lists: Sequence[Sequence[int]]) -> Array:

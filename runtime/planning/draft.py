@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from partitioner import MemoryPlan, Partition, Placement, plan_memory
+from partitioner import Partition, Placement
 from partitioner.base.segments import time_steps
 from partitioner.cutting.cut import cut
 from partitioner.cutting.merging import merge
 from partitioner.cutting.recompute import recompute
 from partitioner.memory.memory_plan import kept_bytes
-from runtime.backends.scratch import scratch_bytes
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
+from runtime.planning.memory.account import Account
 from runtime.planning.network import Network
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.schedule.program import Schedule
-from runtime.schedule.replay import Costs, RankMemory, check, memory_profile
+from runtime.schedule.replay import Costs, check
 from symgraph.core.graph import Graph
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan without its schedule: see `plan`. Ways to run it share cuts and memory plans."""
+    """A plan without its schedule: see `plan`. Ways to run it share cuts."""
 
     network: Network
     placement: Placement
     options: Options
     """The options that programs and memory depend on; some are still open."""
     _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
-    _plans: dict[Partition, MemoryPlan] = field(default_factory=dict, repr=False)
     _merged: dict[object, Graph] = field(default_factory=dict, repr=False)
 
     @property
@@ -49,9 +48,11 @@ class Draft:
         """Whether a rank has a memory limit."""
         return any(limit is not None for limit in self.limits)
 
-    def excess(self, account: Sequence[RankMemory]) -> list[float]:
+    def excess(self, account: Account) -> list[float]:
         """Return what each rank holds as a multiple of its limit; 0 if it has none."""
-        limits = zip(account, self.limits, strict=True)
+        if not self.limited:
+            return [0.0] * len(self.limits)
+        limits = zip(account.packed, self.limits, strict=True)
         return [0.0 if limit is None else m.peak / max(limit, 1) for m, limit in limits]
 
     @cached_property
@@ -126,7 +127,7 @@ class Draft:
         time_segment: int | None,
         recompute: tuple[int, ...],
     ) -> Plan:
-        """Cut, lower, check and account for memory.
+        """Cut, lower and check; with a memory limit, count the memory.
 
         Args:
             schedule: the name of the schedule.
@@ -146,33 +147,16 @@ class Draft:
         assert all(_without_types(p) == _without_types(first) for p in partitions.values())
         checked = programs(first)
         check(checked, first, len(sizes))
-        plan = Plan(
+        account = Account(self.network, self.options, partitions, checked)
+        choice = PlanCandidate(schedule, time_segment, recompute, account=account)
+        return Plan(
             network=self.network,
             options=self.options,
             partitions=partitions,
             schedule=checked,
-            account=memory_profile(checked, first, self.memory_plan(first), len(sizes)),
-            choice=PlanCandidate(schedule, time_segment, recompute),
+            account=account,
+            choice=choice.counted() if self.limited else choice,
         )
-        # Packing takes time, so it is only done where there is a limit to keep to.
-        account = plan.memory if self.limited else plan.account
-        peak = max(m.peak for m in account)
-        return replace(plan, account=account, choice=replace(plan.choice, peak=peak))
-
-    def memory_plan(self, partition: Partition) -> MemoryPlan:
-        """Return the memory of a cut's bodies; schedules of one cut share it."""
-        if partition not in self._plans:
-            self._plans[partition] = plan_memory(
-                partition,
-                grads=self.network.grads,
-                slots=self.options.slots,
-                shard_optimizer=self.options.shard_optimizer,
-                shared_memory=self.options.lends,
-                parameters=self.network.parameters,
-                several=self.micro_batches > 1,
-                scratch=scratch_bytes(partition, self.network.parameters),
-            )
-        return self._plans[partition]
 
 
 def _without_types(partition: Partition) -> object:

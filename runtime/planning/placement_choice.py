@@ -290,8 +290,15 @@ class _Tries:
             return PlanCandidate(placed=placed)
         seconds = plan.choice.seconds
         assert seconds is not None
+        if not self.hurry or draft.limited:
+            plan = plan.counted()
+        elif seconds < self.shortest:
+            self.plans = [(other, of_other.uncounted()) for other, of_other in self.plans]
+        else:
+            plan = plan.uncounted()
         self.plans.append((placed, plan))
-        self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
+        if draft.limited:
+            self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
         self.shortest = min(self.shortest, seconds)
         return PlanCandidate(placed=placed, seconds=seconds)
 

@@ -15,7 +15,7 @@ from partitioner.strategies import Placed
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.grid import NO_GRID, Grid
-from runtime.planning.memory.arena import Arena, Kind, reserve
+from runtime.planning.memory.account import Account
 from runtime.planning.network import Network, PlanRequest
 from runtime.planning.options import AUTO, Options, PlacedNetwork
 from runtime.planning.splits import GroupSplit
@@ -66,7 +66,9 @@ class PlanCandidate:
     recompute: tuple[int, ...] = ()
     """Stages that run their forward nodes again."""
     peak: int = 0
-    """Bytes of the rank that needs the most."""
+    """Bytes of the rank that needs the most, packed only if there is a memory limit."""
+    account: Account | None = field(default=None, compare=False, repr=False)
+    """What tells the peak, where that is not counted yet."""
     seconds: float | None = None
     """The predicted step; None: not simulated, as it is too large or `bound` is too long."""
     bound: float | None = None
@@ -81,6 +83,12 @@ class PlanCandidate:
     """The grid of all devices, where grids are compared."""
     failed: str = ""
     """Why the network cannot be planned this way."""
+
+    def counted(self) -> PlanCandidate:
+        """Return it with its peak."""
+        if self.account is None:
+            return self
+        return replace(self, peak=self.account.peak, account=None)
 
     @property
     def split_words(self) -> str:
@@ -105,8 +113,8 @@ class Plan:
     """Micro-batch size -> the cut graph of that size; all have the same bodies and edges."""
     schedule: Schedule
     """The programs of all ranks."""
-    account: tuple[RankMemory, ...]
-    """The memory of each rank at its worst moment, packed only if there is a memory limit."""
+    account: Account
+    """The memory of each rank at its worst moment."""
     choice: PlanCandidate
     """The schedule, time segments and recomputation."""
     candidates: tuple[PlanCandidate, ...] = ()
@@ -142,26 +150,20 @@ class Plan:
     def __str__(self) -> str:
         return f"{self!r}\n{self.partition}"
 
-    @cached_property
+    @property
     def memory(self) -> tuple[RankMemory, ...]:
         """The memory of each rank, to the byte; bytes unused by packing count as transient."""
-        packed = []
-        for rank, account in enumerate(self.account):
-            rest = self.arena(rank).nbytes - account.gradients - account.activations
-            packed.append(replace(account, transient=rest))
-        return tuple(packed)
+        return self.account.packed
 
-    def arena(self, rank: int) -> Arena:
-        """Pack the memory of a rank's program."""
-        partitions = {Kind(0, size): partition for size, partition in self.partitions.items()}
-        return reserve(
-            [self.schedule.programs[rank]],
-            rank,
-            partitions,
-            [Kind(0, size) for size in self.sizes],
-            dict.fromkeys(partitions, self.grads),
-            self.network.parameters,
-        )
+    def counted(self) -> Plan:
+        """Return it with the memory of all ways to run it that were tried."""
+        tried = tuple([candidate.counted() for candidate in self.candidates])
+        return replace(self, choice=self.choice.counted(), candidates=tried)
+
+    def uncounted(self) -> Plan:
+        """Return it without what it takes to count the memory of all ways that were tried."""
+        tried = tuple([replace(candidate, account=None) for candidate in self.candidates])
+        return replace(self, candidates=tried)
 
     @property
     def sizes(self) -> tuple[int, ...]:

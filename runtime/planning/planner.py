@@ -102,7 +102,7 @@ def plan(
     LOG.debug("")  # nothing is being done any more
     if best.prices is not None:
         trim_heap()
-    return replace(best, request=request)
+    return replace(best.counted(), request=request)
 
 
 def _with_blame(error: LimitError, request: PlanRequest, options: Options) -> LimitError:

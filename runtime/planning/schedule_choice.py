@@ -20,6 +20,7 @@ from partitioner.base.segments import segment_lengths
 from partitioner.base.types import FORWARD, BodyKey
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
+from runtime.planning.memory.account import memory_plan
 from runtime.planning.options import (
     ALL,
     AUTO,
@@ -156,7 +157,7 @@ class _Tries:
         limits = self.draft.limits
         plan = self._add_listed(steps, split, limits)
         if max(self.draft.excess(plan.account)) > 1:
-            held = zip(plan.account, limits, strict=True)
+            held = zip(plan.memory, limits, strict=True)
             less = [x if x is None else min(x, 2 * x - m.peak) for m, x in held]
             self._add_listed(steps, split, less)
 
@@ -166,11 +167,13 @@ class _Tries:
         beat = self.beat if known is None else min(self.beat, known)
 
         def programs(partition: Partition) -> Schedule:
-            memory, costs = self.draft.memory_plan(partition), self.costs(partition)
-            count = self.draft.micro_batches
+            draft, costs, memory = self.draft, self.costs(partition), None
+            if draft.limited:
+                memory = memory_plan(partition, draft.network, draft.options)
+            count = draft.micro_batches
             found = list_schedule(partition, count, costs, memory=memory, limit=limits, beat=beat)
             listed.append(found)
-            return _lowered(partition, found.compute, self.draft.options)
+            return _lowered(partition, found.compute, draft.options)
 
         return self.add(partial(self.draft.plan, AUTO, split, programs, steps), listed)
 
@@ -208,7 +211,7 @@ def step_seconds(draft: Draft, plan: Plan, costs: CostModel) -> float:
 def _too_large(draft: Draft, least: Plan) -> LimitError:
     options, excess = draft.options, draft.excess(least.account)
     rank = max(range(len(excess)), key=excess.__getitem__)
-    peak = least.account[rank].peak
+    peak = least.memory[rank].peak
     advice = "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
     return LimitError(
         f"schedule {options.schedule} needs {bytes_text(peak)} ({peak} bytes) on "
@@ -425,7 +428,7 @@ def _peaks(
         sets: the sets of stages that recompute, of each rank.
     """
     cut, count = whole.partition, draft.micro_batches
-    plans = draft.memory_plan(cut), draft.memory_plan(again.partition)
+    plans = [memory_plan(p, draft.network, draft.options) for p in (cut, again.partition)]
     peaks: dict[int, list[int]] = {rank: [] for rank in sets}
     for turn in range(max(map(len, sets.values()))):
         tried = {rank: some[turn] for rank, some in sets.items() if turn < len(some)}

@@ -75,7 +75,7 @@ def plan_records(plan: Plan) -> Iterator[Record]:
     }
     for node in plan.prologue:
         yield {"is": "prologue", **_call(node)}
-    arenas = [plan.arena(rank) for rank in range(plan.partition.ranks)]
+    arenas = [plan.account.arena(rank) for rank in range(plan.partition.ranks)]
     for size in plan.partitions:
         yield from _nodes(plan, size, [arena.layouts[Kind(0, size)] for arena in arenas])
     yield from _results(plan)

@@ -283,7 +283,7 @@ class Executor:
             lines += [f"  {node}" for node in body.graph if not node.is_variable]
             sends = [e for e in partition.outgoing[key] if partition.crosses(e)]
             lines += [f"  send {e.tag}: {e}" for e in sends]
-        size = sum(self.plan.arena(rank).nbytes for rank in range(partition.ranks))
+        size = sum(self.plan.account.arena(rank).nbytes for rank in range(partition.ranks))
         lines.append(f"Total {size >> 20} MB allocated")
         return "\n".join(lines)
 

@@ -236,7 +236,7 @@ def test_a_memory_limit_makes_more_micro_batches():
         options = Options(schedule="1f1b", micro_batches=micro_batches, memory=memory, update=True)
         return plan(loss, feeds, options, wrt=None)
 
-    peaks = {count: made(count, 1 << 30).account[0].peak for count in (1, 2, 128)}
+    peaks = {count: made(count, 1 << 30).memory[0].peak for count in (1, 2, 128)}
     assert len(made("auto", peaks[1]).sizes) == 1
     assert len(made("auto", peaks[1] - 1).sizes) == 2
     with pytest.raises(LimitError) as caught:

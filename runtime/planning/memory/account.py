@@ -1,0 +1,80 @@
+"""The account of a plan: what every rank holds at its worst moment.
+
+It takes as long to count as a network to cut, so it is only counted where somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from partitioner import MemoryPlan, Partition, plan_memory
+from partitioner.base.remembered import remembered
+from runtime.backends.scratch import scratch_bytes
+from runtime.planning.memory.arena import Arena, Kind, reserve
+from runtime.planning.network import Network
+from runtime.planning.options import Options
+from runtime.schedule.program import Schedule
+from runtime.schedule.replay import RankMemory, memory_profile
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """The memory of each rank at its worst moment."""
+
+    network: Network
+    options: Options
+    partitions: Mapping[int, Partition]
+    """Micro-batch size -> the cut graph of that size."""
+    schedule: Schedule
+
+    @cached_property
+    def unpacked(self) -> tuple[RankMemory, ...]:
+        """The memory of each rank, if values lay side by side without gaps."""
+        first = self.partitions[self.network.sizes[0]]
+        plan = memory_plan(first, self.network, self.options)
+        return memory_profile(self.schedule, first, plan, len(self.network.sizes))
+
+    @cached_property
+    def packed(self) -> tuple[RankMemory, ...]:
+        """The memory of each rank, to the byte; bytes unused by packing count as transient."""
+        packed = []
+        for rank, account in enumerate(self.unpacked):
+            rest = self.arena(rank).nbytes - account.gradients - account.activations
+            packed.append(replace(account, transient=rest))
+        return tuple(packed)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the rank that needs the most, packed if there is a limit to keep to."""
+        devices = self.partitions[self.network.sizes[0]].placement.devices
+        limited = any(limit is not None for limit in self.options.limits(devices))
+        return max(m.peak for m in (self.packed if limited else self.unpacked))
+
+    def arena(self, rank: int) -> Arena:
+        """Pack the memory of a rank's program."""
+        partitions = {Kind(0, size): partition for size, partition in self.partitions.items()}
+        return reserve(
+            [self.schedule.programs[rank]],
+            rank,
+            partitions,
+            [Kind(0, size) for size in self.network.sizes],
+            dict.fromkeys(partitions, self.network.grads),
+            self.network.parameters,
+        )
+
+
+@remembered
+def memory_plan(partition: Partition, network: Network, options: Options) -> MemoryPlan:
+    """Return the memory of a cut's bodies; schedules of one cut share it."""
+    return plan_memory(
+        partition,
+        grads=network.grads,
+        slots=options.slots,
+        shard_optimizer=options.shard_optimizer,
+        shared_memory=options.lends,
+        parameters=network.parameters,
+        several=len(network.sizes) > 1,
+        scratch=scratch_bytes(partition, network.parameters),
+    )
