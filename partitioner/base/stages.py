@@ -114,19 +114,6 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
             inside = source == rank and (other == shard or graph[value.node].is_variable)
             level = max(level, at + (not inside))
         units[name] = level, rank, shard
-    first: dict[str, Unit] = {}
-    own = _for_their_group(graph, units)
-    for node in reversed([*graph]):  # a cast's readers before the variable's
-        if node.origin is None:
-            unit = first.get(node.name, units[node.name])
-            for value in node.inputs:
-                joins = (
-                    graph[value.node].is_variable
-                    or is_parameter_cast(graph, value.node)
-                    or value.node in own
-                )
-                if joins and unit[1] == units[value.node][1]:
-                    first[value.node] = min(unit, first.get(value.node, unit), key=_unit_order)
     away = {
         v.node
         for n in graph
@@ -136,6 +123,21 @@ def _units(graph: Graph, rank_of_node: Mapping[str, int], exchanges: Exchanges) 
     }
     for ends in exchanges.values():  # whose inputs are made before their copies
         away |= ends.giving
+    first: dict[str, Unit] = {}
+    own = _for_their_group(graph, units)
+    for node in reversed([*graph]):  # a cast's readers before the variable's
+        if node.origin is None:
+            unit = units[node.name]
+            if node.name not in away:
+                unit = first.get(node.name, unit)
+            for value in node.inputs:
+                joins = (
+                    graph[value.node].is_variable
+                    or is_parameter_cast(graph, value.node)
+                    or value.node in own
+                )
+                if joins and unit[1] == units[value.node][1]:
+                    first[value.node] = min(unit, first.get(value.node, unit), key=_unit_order)
     return units | {name: unit for name, unit in first.items() if name not in away}
 
 

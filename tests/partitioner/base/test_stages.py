@@ -101,6 +101,21 @@ def test_a_parameter_that_another_rank_reads_comes_before_it():
     assert found == ([["x", "w", "a"], ["b"], ["c"]], (0, 1, 0))
 
 
+def test_a_weight_in_half_precision_may_be_tied_over_two_devices():
+    """Planning ended in a KeyError: the weight went behind its cast, which another rank reads."""
+    weight, x = sym.Variable("weight"), sym.Variable("x")
+    for group in "ab":
+        with AttrScope(ctx_group=group):
+            x = sym.FullyConnected(x, weight, num_hidden=4, no_bias=True)
+    bits = []
+    for home in (cpu(0), cpu(1)):
+        groups = {"a": cpu(0), "b": home}
+        bound = x.simple_bind(cpu(0), group2ctx=groups, precision="float16", x=(2, 4))
+        bound.copy_params_from({"weight": np.full((4, 4), 0.3)})
+        bits.append(bound.forward(x=np.full((2, 4), 0.7))[0].asnumpy().tobytes())
+    assert bits[0] == bits[1]
+
+
 def test_a_turn_back_on_one_way_only_splits_only_that_rank():
     r"""rank 1 could run b and d in one stage, but b feeds rank 0's c, which feeds d.
 
