@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
+from weakref import ReferenceType, ref
 
 from runtime.backends.device.clocks import Stamps
 from runtime.planning.step import StepBatches
@@ -55,7 +56,8 @@ class FlightRecord:
     """The last instructions of one rank, noted by its workers."""
 
     def __init__(self) -> None:
-        self._over: deque[tuple[int, StepBatches, Track]] = deque()
+        # A network that is bound no more is not kept for what its messages carried.
+        self._over: deque[tuple[int, ReferenceType[StepBatches], Track]] = deque()
         self._kept = 0  # instructions in it
         self._current: Noted | None = None
 
@@ -69,7 +71,7 @@ class FlightRecord:
         assert current is not None
         if not len(track.program):  # else those of an idle rank were kept for ever
             return
-        self._over.append((current.step, current.parts, track))
+        self._over.append((current.step, ref(current.parts), track))
         self._kept += len(track.program)
         while self._kept - len(self._over[0][2].program) >= KEPT:
             self._kept -= len(self._over.popleft()[2].program)
@@ -84,7 +86,7 @@ class FlightRecord:
         tags: dict[str, Any] = {}
         over = list(self._over)
         runs = [
-            (step, parts, t.program, t.start.tolist(), t.end.tolist()) for step, parts, t in over
+            (step, parts(), t.program, t.start.tolist(), t.end.tolist()) for step, parts, t in over
         ]
         doing: dict[str, Any] | None = None
         if current is not None:
@@ -98,9 +100,9 @@ class FlightRecord:
                 since = starts[ended] if ended < len(starts) else None
                 doing = {"instruction": str(program[ended]), "step": step, "since": since}
                 tags |= _tags([program[ended]], parts)
-        for step, parts, program, starts, ends in runs:
+        for step, bound, program, starts, ends in runs:
             shown = [program[at] for at in range(min(len(program), len(ends)))]
-            tags |= _tags(shown, parts)
+            tags |= _tags(shown, bound)
             rows += [
                 [str(instruction), step, start, end]
                 for instruction, start, end in zip(shown, starts, ends, strict=False)
@@ -122,9 +124,11 @@ def _reached(stamps: Stamps, marks: Sequence[Any]) -> list[int]:
     return []
 
 
-def _tags(instructions: Iterable[Instruction], parts: StepBatches) -> dict[str, Any]:
+def _tags(instructions: Iterable[Instruction], parts: StepBatches | None) -> dict[str, Any]:
     """Return what messages carry, by tag: the value, and the ranks that send and receive it."""
     tags: dict[str, Any] = {}
+    if parts is None:  # its network is bound no more
+        return tags
     for instruction in instructions:
         if isinstance(instruction, Send | Recv) and str(instruction.tag) not in tags:
             partition = parts.partitions[parts.kinds[instruction.mb]]

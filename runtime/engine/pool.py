@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakMethod
 
 from runtime.backends.device.arrays import HOST, Device
 from symgraph.core.types import Array
@@ -17,22 +18,24 @@ class Pool:
 
     def __init__(self) -> None:
         self.memory = HOST.bytes(0)
-        self._drops: list[Callable[[], None]] = []
+        self._drops: list[WeakMethod[Callable[[], None]]] = []
 
     def take(self, nbytes: int, drop: Callable[[], None], device: Device) -> Array:
         """Return at least that many bytes.
 
         Args:
             nbytes: The number of bytes.
-            drop: Called before the memory is replaced; it must drop all views of it.
+            drop: A method that is called before the memory is replaced, if its object is still
+                there; it must drop all views of it.
             device: The device of the memory.
         """
         if nbytes > self.memory.nbytes:
-            for other in self._drops:
-                other()
+            for ref in self._drops:
+                if (other := ref()) is not None:
+                    other()
             self._drops = []
             self.memory = HOST.bytes(0)
             self.memory = device.bytes(nbytes)
-        if drop not in self._drops:
-            self._drops.append(drop)
+        self._drops = [ref for ref in self._drops if ref() not in (None, drop)]
+        self._drops.append(WeakMethod(drop))
         return self.memory

@@ -139,6 +139,10 @@ class BoundNetwork:
                 f"output {name!r} is not a loss, so fit cannot train it: put it through BlockGrad "
                 "or MakeLoss, or call forward and backward with head gradients"
             )
+        if not self.plan.grads:  # there is nothing to train, so an update changes nothing
+            self.forward(feeds, train=True)
+            self.update()
+            return
         store, session = self.store, self._session()
         values, key = self._values(feeds, train=True), store.next_key(train=True)
         store.watch.look(self, values, True, key)

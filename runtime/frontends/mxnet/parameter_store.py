@@ -31,6 +31,7 @@ from symgraph.passes.loss_scale import UNSCALED, LossScale
 from symgraph.passes.shards import Shard, join, parameter_of, piece_of
 
 UPDATES = "updates"  # in an optimizer's file: the numbers of updates and training passes
+KIND = "optimizer"  # and the name of its class, as bytes
 
 
 class DeviceCopy(NamedTuple):
@@ -303,15 +304,24 @@ class ParameterStore:
 
     def save_states(self, path: str, plan: Plan) -> None:
         """Write the optimizer's arrays, whole, by parameter and slot, the counts and the scale."""
-        counts = {UPDATES: np.array([self.updates, self.steps])}
+        kind = np.frombuffer(type(self.wanted_optimizer).__name__.encode(), np.uint8)
+        counts = {UPDATES: np.array([self.updates, self.steps]), KIND: kind}
         scale = {name: np.array(number) for name, number in self.loss_scale.progress.items()}
         save_params(path, self._whole_states(plan), counts | scale)
 
     def load_states(self, path: str, plan: Plan) -> None:
-        """Read what `save_states` wrote; ConfigError if an array is missing or does not fit."""
+        """Read what `save_states` wrote.
+
+        Raises ConfigError for another kind of optimizer, and if an array is missing or does not
+        fit.
+        """
         arrays, counts = load_params(path)
         if UPDATES not in counts:
             raise ConfigError(f"{path} holds no optimizer's states")
+        own = type(self.wanted_optimizer).__name__
+        kind = bytes(counts.pop(KIND, np.frombuffer(own.encode(), np.uint8))).decode()
+        if kind != own:
+            raise ConfigError(f"{path} holds states of the optimizer {kind}, not of {own}")
         updates, steps = map(int, counts[UPDATES])
         trained = [name for name in plan.grads if name not in plan.feeds]
         for name in trained if updates else ():

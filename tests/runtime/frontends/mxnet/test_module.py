@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 import symgraph as mx
 from runtime.backends.device.arrays import on_host
+from runtime.frontends.mxnet import module_binding
+from runtime.frontends.mxnet.bound_network import BoundNetwork
 from symgraph.core.errors import ConfigError, GraphError, RunError, ShapeError
 from symgraph.frontend.io import DataBatch, NDArrayIter
 from symgraph.frontend.name import NameManager
@@ -218,6 +222,16 @@ def test_fixed_parameters_stay():
     assert changed == {"fc1_bias", "fc2_weight", "fc2_bias"}
 
 
+def test_a_network_of_which_nothing_is_trained_can_be_fitted():
+    """`fit` spoke of `plan(..., wrt=None)`; forward, backward and update worked."""
+    fixed = ready(fixed_param_names=["fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias"])
+    before = fixed.get_params()[0]
+    fixed.fit(batches(), num_epoch=1)
+    assert same_bits(before, fixed.get_params()[0])
+    fixed.train_batch(next(batches()))
+    assert fixed.get_outputs()[0].shape == (4, 3)
+
+
 # -- using ---------------------------------------------------------------------------------------
 
 
@@ -257,13 +271,23 @@ def test_a_module_for_prediction_needs_no_labels():
         module.forward(DataBatch([data]), is_train=True)
 
 
-def test_batches_of_other_shapes_are_bound_by_themselves():
-    module = ready()
+def test_batches_of_other_shapes_are_bound_by_themselves(monkeypatch):
+    module, plans = ready(), []
+
+    def made(*given: Any) -> BoundNetwork:
+        network = BoundNetwork(*given)
+        plans.append(weakref.ref(network.plan))
+        return network
+
+    monkeypatch.setattr(module_binding, "BoundNetwork", made)
     data, label = samples(30)
     for size in (4, 7, 1, 7, 4):
         module.train_batch(DataBatch([data[:size]], [label[:size]]))
         assert module.get_outputs()[0].shape == (size, 3)
     assert module.data_shapes[0].shape == (4, 4)
+    gc.collect()
+    left = [plan.sizes for ref in plans if (plan := ref()) is not None]
+    assert left == [(7,)]  # each size that had been bound stayed for ever
     with pytest.raises(ShapeError, match=r"'fc1_weight' has shape \(8, 4\), but .* it \(8, 5\)"):
         module.predict(np.zeros((4, 5), "float32"))
 

@@ -109,6 +109,12 @@ def test_optimizer_states_of_another_kind_are_refused(tmp_path):
     module.load_optimizer_states(str(tmp_path / "x.states"))
     with pytest.raises(ConfigError, match=r"x\.states has no 'fc1_weight/mom'"):
         other.load_optimizer_states(str(tmp_path / "x.states"))
+    other.init_optimizer(optimizer="lamb", force_init=True)
+    module.init_optimizer(optimizer="adam", force_init=True)
+    module.train_batch(next(batches()))
+    module.save_optimizer_states(str(tmp_path / "y.states"))
+    with pytest.raises(ConfigError, match="states of the optimizer Adam, not of LAMB"):
+        other.load_optimizer_states(str(tmp_path / "y.states"))  # with arrays of the same names
 
 
 def test_optimizer_states_of_other_shapes_are_refused(tmp_path):
