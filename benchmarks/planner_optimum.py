@@ -38,9 +38,9 @@ from partitioner.base.stages import form_stages
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.types import Constraints
+from runtime.planning.account import memory_plan
 from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.draft import Draft
-from runtime.planning.memory.account import memory_plan
 from runtime.planning.network import Network, PlanRequest, make_network
 from runtime.planning.options import Options
 from runtime.planning.placement_bound import PlacementBound

@@ -12,8 +12,8 @@ from partitioner.cutting.cut import cut
 from partitioner.cutting.merging import merge
 from partitioner.cutting.recompute import recompute
 from partitioner.memory.memory_plan import kept_bytes
+from runtime.planning.account import Account
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
-from runtime.planning.memory.account import Account
 from runtime.planning.network import Network
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan, PlanCandidate

@@ -55,6 +55,8 @@ def select_placement(draft: Drafting, network: Network, options: Options, costs:
     candidates = Candidates(network.first, costs, machine, constraints)
     hurry = options.objective == STEP
     tries = _Tries(draft, costs, hurry=hurry, frugal=hurry and candidates.frugal)
+    if options.rules and options.strategy == AUTO:
+        candidates.coarse(contiguous=False)  # fails where rules contradict each other
     if options.strategy == AUTO and tries.hurry and candidates.large(options):
         tries.add_best(estimated(candidates, network, options, costs))
     else:

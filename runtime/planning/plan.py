@@ -12,10 +12,10 @@ from partitioner import Partition, Placement
 from partitioner.base.segments import time_segments
 from partitioner.solve.problem import optimality_gap
 from partitioner.strategies import Placed
+from runtime.planning.account import Account
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.grid import NO_GRID, Grid
-from runtime.planning.memory.account import Account
 from runtime.planning.network import Network, PlanRequest
 from runtime.planning.options import AUTO, Options, PlacedNetwork
 from runtime.planning.splits import GroupSplit

@@ -18,9 +18,9 @@ import numpy as np
 from partitioner import Partition
 from partitioner.base.segments import segment_lengths
 from partitioner.base.types import FORWARD, BodyKey
+from runtime.planning.account import memory_plan
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
-from runtime.planning.memory.account import memory_plan
 from runtime.planning.options import (
     ALL,
     AUTO,

@@ -227,6 +227,7 @@ def add_command(parser: argparse.ArgumentParser, mode: str) -> None:
             help="devices to measure, such as devices=[gpu(0)] (default: the cores, or under "
             "mpiexec its ranks)",
         )
+        _add_traceback(parser)
     else:
         _add_config(parser, None, several=mode == "compare")
     if mode == "predict":
@@ -269,6 +270,10 @@ def _add_config(parser: argparse.ArgumentParser, count: str | None, *, several: 
         action="store_true",
         help="print the result as one JSON object on the last line of stdout",
     )
+    _add_traceback(parser)
+
+
+def _add_traceback(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traceback", action="store_true", help="print the Python traceback of an error"
     )

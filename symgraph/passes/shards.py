@@ -124,7 +124,8 @@ def mark(graph: Graph, marks: Mapping[str, str], key: str = KEY) -> Graph:
     groups = {lookup(n.tags, GROUP) or "" for n in graph if not n.is_variable}
     for group in marks:
         if group not in groups:
-            raise GraphError(f"no operator is in a group {group!r}; {nearest(group, groups)}")
+            known = nearest(group, groups - {""})
+            raise GraphError(f"no operator is in a group {group!r}; {known}")
 
     def text_of(node: Node) -> str | None:
         return None if node.is_variable else marks.get(lookup(node.tags, GROUP) or "")

@@ -26,7 +26,7 @@ def write_project(path: Path) -> str:
         taken = ", ".join(TAKEN)
         raise ConfigError(
             f"{name!r} cannot be the name of a network's file: use letters, digits, _ and -, "
-            f"not {taken}"
+            f"no digit first, and not {taken}"
         )
     written = [path.with_name(name + suffix) for suffix in TEMPLATES]
     for file in written:

@@ -72,7 +72,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
 def _predicted(job: Job, timeline: Timeline, figures: Mapping[str, Any]) -> str:
     """Say how long a step takes; forward only, how fast batches stream and how long one takes."""
     if not job.forward_only:
-        return f"predicted step: {timeline.makespan * 1e3:.1f} ms"
+        return f"predicted step: {seconds_text(timeline.makespan)}"
     batch = figures["predicted_batch_seconds"]
     return (
         f"predicted: {sum(job.training.sizes) / batch:,.0f} samples/s, a batch every "

@@ -38,6 +38,8 @@ def read(names: Sequence[str]) -> dict[int, Record]:
                 raise ConfigError(f"{path}: format {record['format']}, but {FORMAT} is known")
             lines_of(record, record["clock"]["unix"])
             found.append(record)
+        except IsADirectoryError:
+            raise ConfigError(f"{path} has no rank-*.json: no run has failed there") from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; name rank-*.json or a folder") from None
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):

@@ -157,23 +157,24 @@ def _dashed(name: str) -> str:
 
 def _measure_machine(options: argparse.Namespace) -> int:
     from runtime.profiling.calibration.machine import (
-        DEVICES,
         devices_to_measure,
         machine_file,
         measure_machine,
         measuring_ranks,
         write_machine,
     )
+    from runtime.training.signals import ended_by_signals
 
     path, words = options.measure_machine, [options.config, *options.overrides]
-    if path.startswith(DEVICES):
+    if "=" in path:
         path, words = "-", [path, *words]
     contexts = devices_to_measure([word for word in words if word is not None])
     cluster = measuring_ranks(os.environ, contexts)
     try:
         if path != "-" and 0 in cluster.ranks:
             _require_machine_file(path)
-        machine = measure_machine(cluster, contexts)
+        with ended_by_signals():
+            machine = measure_machine(cluster, contexts)
         if 0 in cluster.ranks:
             if path == "-":
                 print(machine_file(machine), end="", flush=True)
@@ -330,6 +331,8 @@ def _search(
     from runtime.profiling.analysis.record import STEPS
 
     ((source, config),) = configs.items()
+    if os.path.realpath(options.winner or WINNER) == os.path.realpath(source):
+        raise ConfigError(f"--winner {source} would write over the config that is searched")
     return search_best(
         config,
         clusters,
@@ -531,8 +534,9 @@ def step_rows(summary: dict[str, Any]) -> dict[str, str]:
         "step predicted from the stages' times": seconds_text(summary["predicted_step_seconds"]),
         "bubble": f"{summary['bubble_fraction']:.1%} of all devices' time",
     }
+    used = {stage["device"] for stage in summary["stages"]}
     busy = (1 - summary["bubble_fraction"]) * len(summary["devices"]) * summary["step_seconds"]
-    if len(summary["devices"]) > 1 and busy < summary["step_seconds"]:
+    if len(used) > 1 and busy < summary["step_seconds"]:
         found["one device"] = (
             f"faster: it makes all runs in {seconds_text(busy)}; `symgraph profile` compares"
         )

@@ -81,7 +81,9 @@ def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
         return None
     if len(words) > 1 or not words[0].startswith(DEVICES):
         extra = next((word for word in words if not word.startswith(DEVICES)), words[-1])
-        raise ConfigError(f"measuring a machine takes no config; leave out {extra!r}")
+        raise ConfigError(
+            f"measuring a machine takes devices=[...] and no config; leave out {extra!r}"
+        )
     names = words[0].removeprefix(DEVICES).strip().removeprefix("[").removesuffix("]").split(",")
     contexts = tuple([Context.parse(name) for name in names])
     if len({*contexts}) < len(contexts) or len({c.kind for c in contexts}) > 1:

@@ -69,6 +69,7 @@ def gain_of_search(found: Found, compared: Comparison | None) -> Gain | None:
         one.seconds,
         micro_batches=len(one.plan.sizes),
         name=name,
+        used=len({*best.plan.placement.rank_of}),
     )
 
 

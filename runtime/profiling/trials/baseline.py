@@ -156,6 +156,8 @@ class Gain:
     reason: str = ""
     #: What the seconds are of.
     what: str = "a step"
+    #: How many of the devices have a stage; 0: all.
+    used: int = 0
     #: Seconds measured beside those predicted: of the partition, and of one device.
     slow: float = 1.0
     slow_alone: float = 1.0
@@ -175,6 +177,8 @@ class Gain:
     def lines(self) -> list[str]:
         """Return the verdict in one sentence, and what the one device is in another."""
         many = count_text(len(self.devices), "device")
+        if 0 < self.used < len(self.devices):
+            many = f"{self.used} of {many}"
         if self.alone is None:
             return [f"{many}: one device alone cannot hold this network: {self.reason}"]
         one, times = self._one(), self.alone / self.step

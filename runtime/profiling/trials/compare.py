@@ -166,6 +166,7 @@ def gain_of(ranking: Sequence[Compared], too_large: Sequence[tuple[Config, str]]
                 c.outcome.summary["blas_threads"],
                 name,
                 what=what,
+                used=len({stage["rank"] for stage in best.outcome.summary["stages"]}),
                 slow=best.figures.step / best.figures.predicted,
                 slow_alone=c.figures.step / c.figures.predicted,
             )

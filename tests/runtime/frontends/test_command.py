@@ -59,6 +59,9 @@ def test_commands_have_the_options_of_their_mode_and_run_has_all(capsys):
         (["completion", "fish"], "invalid choice: 'fish'"),
         (["new", "runtime"], "'runtime' cannot be the name of a network's file"),
         (["new", "a b"], "'a b' cannot be the name of a network's file"),
+        (["new", "3a"], "use letters, digits, _ and -, no digit first"),
+        (["machine", "run.yaml/m.yaml", "config.yaml"], "leave out 'config.yaml'"),
+        (["postmortem", "."], "has no rank-*.json"),
     ],
 )
 def test_mistakes_are_one_line(words, message, capsys, tmp_path, monkeypatch):
@@ -297,17 +300,26 @@ def test_names_with_markup_and_escapes_are_shown_as_they_are(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("bubble", "devices", "said"),
-    [(0.8, 2, "in 4.00 ms"), (0.4, 2, ""), (0.6, 1, ""), (0.8, 4, "in 8.00 ms")],
+    ("bubble", "devices", "used", "said"),
+    [
+        (0.8, 2, 2, "in 4.00 ms"),
+        (0.4, 2, 2, ""),
+        (0.6, 1, 1, ""),
+        (0.8, 4, 4, "in 8.00 ms"),
+        (0.8, 2, 1, ""),
+    ],
 )
-def test_training_says_that_one_device_would_be_faster(bubble, devices, said):
-    """Its runs one after another take less than a step of all devices."""
+def test_training_says_that_one_device_would_be_faster(bubble, devices, used, said):
+    """Its runs one after another take less than a step of all devices. It was said of a network
+    that was on one of them.
+    """
     rows = step_rows(
         {
             "predicted_step_seconds": 0.009,
             "step_seconds": 0.01,
             "bubble_fraction": bubble,
             "devices": [f"cpu({i})" for i in range(devices)],
+            "stages": [{"device": f"cpu({i})"} for i in range(used)],
         }
     )
     assert said in rows.get("one device", "")

@@ -20,7 +20,7 @@ from runtime.planning.planner import plan
 from runtime.planning.splits import REPLICAS, SHARDS, GroupSplit, Weight, splits_to_try
 from runtime.schedule.replay import Link
 from symgraph.core.context import cpu
-from symgraph.core.errors import LimitError
+from symgraph.core.errors import LimitError, PlacementError
 from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
@@ -174,6 +174,13 @@ def test_data_parallelism_where_a_pipeline_only_waits():
 )
 def test_no_grid_where_the_user_says_otherwise(more):
     assert layers(**more).options.rows == 1
+
+
+def test_rules_that_contradict_each_other_are_named_by_auto_too():
+    """It said that "the placement", of which the user had given none, broke one of them."""
+    rules = (Rule("at_most", ("*",), count=1), Rule("apart", ("fc0", "fc1")))
+    with pytest.raises(PlacementError, match=r"contradict each other: at_most: .*; apart: \[fc0"):
+        layers(rules=rules)
 
 
 def test_samples_that_a_network_mixes_are_not_dealt_out():

@@ -167,6 +167,14 @@ TWO = ("cpu(0)", "cpu(1)")
                 "one device: gpu(0), 4 micro-batches to keep to the memory limit",
             ],
         ),
+        (  # it was "2 devices", of which one had nothing to do
+            Gain(TWO, 12.1e-3, "cpu(0)", 16.2e-3, threads=2, used=1),
+            [
+                "1 of 2 devices: 1.34 times as fast as one device with both cores "
+                "(12.1 ms beside 16.2 ms)",
+                "one device: cpu(0), 1 micro-batch, 2 threads in matrix products",
+            ],
+        ),
         (
             Gain(TWO, 1e-3, "cpu(0)", reason="5 MiB are too few"),
             ["2 devices: one device alone cannot hold this network: 5 MiB are too few"],
@@ -203,7 +211,8 @@ def test_the_figures_of_a_gain():
 
 def measured(name: str, given: Config, speed: float, low: float, high: float) -> Compared:
     """A candidate that ran with these tokens per second: the median and the quartiles."""
-    outcome = Outcome(None, {"micro_batches": 1, "blas_threads": 2})
+    stages = [{"rank": 0}, {"rank": 1}]
+    outcome = Outcome(None, {"micro_batches": 1, "blas_threads": 2, "stages": stages})
     figures = Figures(speed, high - low, 30 / speed, 0.0, 0.0, 1, 0, 1.0, 0.0)
     outcome.__dict__.update(quartiles=(low, high), figures=figures)
     return Compared(name, given, outcome)

@@ -162,7 +162,11 @@ def test_without_a_file_it_is_printed(tmp_path, capsys):
     [
         (
             ["run.yaml", "--measure-machine"],
-            "measuring a machine takes no config; leave out 'run.yaml'",
+            "measuring a machine takes devices=[...] and no config; leave out 'run.yaml'",
+        ),
+        (  # measured all devices and wrote a file of that name
+            ["--measure-machine", "devcies=[cpu(0)]"],
+            "measuring a machine takes devices=[...] and no config; leave out 'devcies=[cpu(0)]'",
         ),
         (
             ["--measure-machine", "README.md/m.yaml"],
