@@ -10,6 +10,7 @@ import pytest
 
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
+from runtime.frontends.cli.command import main as symgraph
 from runtime.planning.costs.prices import CostModel
 from runtime.profiling.calibration import bench
 from runtime.profiling.calibration import machine as measure
@@ -189,5 +190,7 @@ def test_a_config_is_not_written_over(tmp_path, monkeypatch, capsys):
     assert main(["--measure-machine", config.name]) == 2
     assert config.read_text() == before
     assert "would write over config.yaml, which is not a machine file" in capsys.readouterr().err
+    assert symgraph(["machine", config.name]) == 2  # ended in an AttributeError
+    assert "would write over config.yaml" in capsys.readouterr().err
     for _ in range(2):  # an older machine file is
         assert main(["--measure-machine", "machine.yaml"]) == 0
