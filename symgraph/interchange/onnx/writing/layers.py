@@ -135,6 +135,15 @@ def instance_norm(call: Call) -> str:
     return call.op("InstanceNormalization", *call.x, epsilon=call.attrs["eps"])
 
 
+def group_norm(call: Call) -> str:
+    """Normalise each group as a channel: gamma and beta have one number for each, as in MXNet."""
+    x, *vectors = call.x
+    shape = call.ints(0, call.attrs["num_groups"], -1)  # 0: as many samples as there are
+    groups = call.op("Reshape", x, shape)
+    y = call.op("InstanceNormalization", groups, *vectors, epsilon=call.attrs["eps"])
+    return call.reshape(y, call.out_dims())
+
+
 def l2_normalization(call: Call) -> str:
     axes = call.ints(*normal_axes(call.attrs, call.rank))
     squares = call.op("ReduceSumSquare", call.x[0], axes, keepdims=1)
@@ -263,6 +272,7 @@ CONVERTERS: Table = {
     "_moments": moments,
     "LayerNorm": layer_norm,
     "InstanceNorm": instance_norm,
+    "GroupNorm": group_norm,
     "L2Normalization": l2_normalization,
     "LRN": lrn,
     "Embedding": embedding,

@@ -18,14 +18,12 @@ from tests.helpers.operators import Maker, drawable
 RANDOM = [op for op in OPS if OPS[op].random and op != "Dropout"]
 
 
-# ONNX has no such functions, or they differ, such as GroupNormalization in the shape of gamma, or
-# nobody has asked for them: ROIPooling is MaxRoiPool there.
+# ONNX has no such functions, or nobody has asked for them: ROIPooling is MaxRoiPool there.
 MISSING = {
     "BilinearSampler",
     "CTCLoss",
     "Correlation",
     "GridGenerator",
-    "GroupNorm",
     "ROIPooling",
     "SpatialTransformer",
     "erfinv",
