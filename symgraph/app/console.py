@@ -190,6 +190,7 @@ class _Sample(NamedTuple):
     step: int
     done: int  # samples or tokens since the start
     loss: float  # summed over those of this step
+    own: int = 0  # samples or tokens of this step whose loss counts
 
 
 class Progress:
@@ -208,7 +209,7 @@ class Progress:
         self._start = console.clock()
         self._samples = deque([_Sample(self._start, step, count, 0.0)])
         self._shown_at = -math.inf
-        self._written_step = 0
+        self._written_step = step  # which nothing is said of before another one
         self._bar = RichProgress(
             BarColumn(bar_width=None),
             TextColumn("{task.description}"),
@@ -237,16 +238,19 @@ class Progress:
         if kind is None:
             self._write()
 
-    def update(self, step: int, count: int, loss: float) -> None:
+    def update(self, step: int, count: int, loss: float, *, left_out: bool = False) -> None:
         """Report the state after a step.
 
         Args:
             step: steps done.
             count: samples or tokens processed in all of them.
             loss: mean loss of the last step.
+            left_out: whether its update was left out; then a loss that is not finite does not
+                count, unless there is no other.
         """
         now, samples = self.console.clock(), self._samples
-        samples.append(_Sample(now, step, count, loss * (count - samples[-1].done)))
+        own = 0 if left_out and not math.isfinite(loss) else count - samples[-1].done
+        samples.append(_Sample(now, step, count, loss * own if own else 0.0, own))
         while len(samples) > 2 and now - samples[1].time >= WINDOW:
             samples.popleft()
         if now - self._shown_at >= (REDRAW_EVERY if self.console.is_terminal else LINE_EVERY):
@@ -274,7 +278,9 @@ class Progress:
         parts = [f"step {last.step:,}" + (f"/{self.steps:,}" if self.steps else "")]
         count, elapsed = last.done - first.done, last.time - first.time
         if count:
-            loss = sum(sample.loss for sample in islice(self._samples, 1, None)) / count
+            own = sum(sample.own for sample in islice(self._samples, 1, None))
+            total = sum(sample.loss for sample in islice(self._samples, 1, None))
+            loss = total / own if own else math.nan
             parts.append(f"loss {loss:.3f}")
             if self.unit == "tokens":
                 perplexity = math.inf if loss > 700 else math.exp(loss)

@@ -163,6 +163,18 @@ def test_a_diverged_loss_is_shown_as_it_is(clock):
         assert "loss 1.000" in progress.status()
 
 
+def test_a_step_that_was_left_out_is_not_in_the_mean(clock):
+    """One such step made the loss of all others nan."""
+    with Console(io.StringIO(), clock=clock).progress() as progress:
+        clock.now += 1.0
+        progress.update(1, 10, math.nan, left_out=True)
+        assert "loss nan" in progress.status(), "there is no other"
+        progress.update(2, 20, 1.0)
+        progress.update(3, 30, math.inf, left_out=True)
+        progress.update(4, 60, 3.0)
+        assert progress.status() == "step 4  loss 2.500  perplexity 12.18  60 tokens/s"
+
+
 def test_an_error_ends_the_progress_without_a_last_line(clock):
     out = io.StringIO()
     console = Console(out, clock=clock)
@@ -371,6 +383,14 @@ def test_a_run_that_goes_on_does_not_count_what_was_done_before():
         now[0] = 2.0
         progress.update(5, 5000, 1.0)
     assert stream.getvalue().startswith("step 5/10  loss 1.000  perplexity 2.718  500 tokens/s")
+
+
+def test_a_run_that_makes_no_step_has_no_progress(clock):
+    """It said `step 20/10` where the checkpoint was beyond the limit."""
+    stream = io.StringIO()
+    with Console(stream, clock=clock).progress(10, 8.0, step=20, count=640) as progress:
+        progress.evaluation(20, {"accuracy": 0.5})
+    assert stream.getvalue() == "step 20  held-out accuracy 0.5\n"
 
 
 # -- an activity ------------------------------------------------------------------------------
