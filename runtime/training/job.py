@@ -29,6 +29,7 @@ from runtime.planning.step import StepPrograms
 from runtime.training.clusters import THREADS, transport_of
 from runtime.training.given import network_of
 from runtime.training.loss import Loss, with_figures
+from runtime.training.metrics import create_metrics
 from runtime.training.models import build_model
 from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of
@@ -165,7 +166,10 @@ def _built(
 ) -> tuple[Model, tuple[Loss, ...]]:
     """Build a model with figures of its losses; automatic names are the same each time."""
     with NameManager():
-        return with_figures(build_model(config, bucket, rows))
+        model = build_model(config, bucket, rows)
+        # Unknown ones are refused before planning; the network's file may have registered some.
+        create_metrics(config.evaluate.metrics)
+        return with_figures(model)
 
 
 def job_of(planned: Planned, *, whole: bool = False) -> Job:

@@ -39,9 +39,11 @@ from runtime.transports.agreement import (
     agree_on_settings,
     agree_on_versions,
 )
+from runtime.transports.base import Transport
 from runtime.transports.versions import versions
 from symgraph.app.config import Config
 from symgraph.core.errors import ConfigError
+from symgraph.core.units import count_text
 from symgraph.frontend.io import DataBatch
 
 Figures = Mapping[str, float]  # of an evaluation, by name
@@ -112,7 +114,9 @@ class Trainer:
         self.valid = data.source("held-out", config, job.model)
         cluster.run(lambda transport: agree_on_data(transport, data.digest))
         arrays = initial_arrays(job, cluster)
-        self.metrics = HeldOutMetrics(job) if config.evaluate.metrics else None
+        names = config.evaluate.metrics
+        self.metrics = HeldOutMetrics(names, job.model, job.evaluation) if names else None
+        self._require_held_out(cluster)
         self.training, self.evaluation = _sessions(job, cluster, arrays, timed)
         self.saves = None
         if self.folder is not None and saving is not None:
@@ -126,9 +130,30 @@ class Trainer:
         self.stalls: deque[float] = deque(maxlen=RECENT)  # seconds that saves held up training
         self.saves_made = 0  # those whose stalls were measured
         self.skipped = 0  # steps of this run that were left out
-        self.last = Progress(0, 0.0, 0, 0.0, math.nan)
+        self.last = self._first = Progress(0, 0.0, 0, 0.0, math.nan)
         self._evaluated = -1  # the step after which the held-out figures were computed
         self._held_out: Figures = {}
+        #: The summary without held-out figures; None before the end of training.
+        self.trained: dict[str, Any] | None = None
+
+    def _require_held_out(self, cluster: Cluster) -> None:
+        """Raise on all ranks unless the first held-out batch fits the network and the metrics."""
+        problem: Exception | None = None
+        try:
+            if self.valid is not None:
+                batches = self.valid.batches(0)
+                if self.metrics is not None:
+                    self.metrics.require(batches[0])
+        except Exception as error:
+            problem = error
+
+        def tell(transport: Transport) -> None:
+            transport.waiting_for("the start: reading held-out data")
+            if problem is not None:
+                raise problem
+            transport.exchange(None)
+
+        cluster.run(tell)
 
     @property
     def total_steps(self) -> int | None:
@@ -136,6 +161,24 @@ class Trainer:
         train = self.job.config.train
         limits = [train.steps, train.epoch_limit and train.epoch_limit * len(self.source)]
         return min((n for n in limits if n is not None), default=None)
+
+    @property
+    def nothing_left(self) -> str | None:
+        """What to say if the checkpoint has all steps already; None if steps are left."""
+        total, done, train = self.total_steps, self.training.steps, self.job.config.train
+        if total is None or done < total:
+            return None
+        limit = f"train.epochs={train.epoch_limit} ({count_text(total, 'step')})"
+        if train.steps == total:
+            limit = f"train.steps={total}"
+        return f"nothing left to train: the checkpoint of step {done:,} is at or beyond {limit}"
+
+    @property
+    def where_saved(self) -> str:
+        """Where the newest checkpoint of this run is."""
+        if self.saves is None:
+            return "nothing was saved, as the config has no checkpoint"
+        return f"checkpoint {self.saves.folder.named(self.saved)}"
 
     def fit(
         self,
@@ -146,7 +189,8 @@ class Trainer:
         """Train to the config's limit and evaluate; return the summary, as `--json` prints it.
 
         SIGTERM and SIGUSR1 end training after the step under way, with a checkpoint if the config
-        asks for any; the summary then has `stopped`, and no loss.
+        asks for any; the summary then has `stopped`, and no loss. If the last evaluation fails, the
+        checkpoint is there already, and `trained` has the summary without held-out figures.
 
         Args:
             on_step: Is called after each step.
@@ -167,11 +211,12 @@ class Trainer:
                 if self.saves is not None:
                     self.saves.finish()
                 stopped = self._stopped()
+            self.trained = self.summary()
             if stopped is not None:
-                return self.summary({}) | {"stopped": stopped}
+                return self.trained | {"stopped": stopped}
             if self._evaluated != self.last.step:
                 self._tell_evaluation(on_evaluation)
-            return self.summary(self._held_out)
+            return self.trained | self._named(self._held_out)
         finally:
             if self.saves is not None:
                 self.saves.close()
@@ -187,7 +232,8 @@ class Trainer:
         start = time.perf_counter()
         every = config.evaluate.every
         spent = 0.0  # in evaluations
-        count = before_this = self.count(self.training.steps)
+        self._first = self.last
+        count = self.last.count
         for number, batches in self.steps(self.training.steps):
             begun = time.perf_counter()
             limit = config.train.seconds
@@ -196,7 +242,7 @@ class Trainer:
             self.step_seconds.append(time.perf_counter() - begun)
             samples = self.source.count(number)
             count += samples
-            done = count - before_this
+            done = count - self._first.count
             elapsed = time.perf_counter() - start - spent
             self.last = Progress(
                 number + 1,
@@ -245,10 +291,7 @@ class Trainer:
         name = next(filter(None, names), None)
         if name is None:
             return None
-        saved = "nothing was saved, as the config has no checkpoint"
-        if self.saves is not None:
-            saved = f"checkpoint {self.saves.folder.named(self.saved)}"
-        return f"stopped by {name} after step {self.training.steps}; {saved}"
+        return f"stopped by {name} after step {self.training.steps}; {self.where_saved}"
 
     def save(self) -> float:
         """Save a checkpoint, if the config asks for any and this step has none yet.
@@ -305,7 +348,7 @@ class Trainer:
             self._timed.recipes = Recipes.from_data(about["recipes"])
         restore(self.training, path)
         self.saved = self.training.steps
-        self.last = Progress(self.saved, 0.0, 0, 0.0, math.nan)
+        self.last = Progress(self.saved, 0.0, self.count(self.saved), 0.0, math.nan)
 
     def _lock(self) -> None:
         """Lock the folder of checkpoints and clean it; ConfigError, on all ranks, if it is used."""
@@ -371,33 +414,45 @@ class Trainer:
         share = last.pad / inputs.batch
         return {n: sums[n] - share * value for n, value in self.evaluation.collect().items()}
 
-    def summary(self, held_out: Figures) -> dict[str, Any]:
+    def _named(self, held_out: Figures) -> dict[str, Any]:
+        """Return held-out figures with the keys of `--json`; what is not finite is None."""
+        finite = {n: value if math.isfinite(value) else None for n, value in held_out.items()}
+        texts = {"perplexity": finite.get("perplexity")} if self.data.unit == "tokens" else {}
+        return {"loss": finite.get("loss"), **texts, "held_out": finite}
+
+    def _counts(self) -> dict[str, Any]:
+        """Return what has been counted since the first run of all, and since this one began."""
+        last, unit = self.last, self.data.unit
+        steps = last.step - self._first.step
+        return {
+            "steps": last.step,
+            "steps_this_run": steps,
+            unit: last.count,
+            f"{unit}_this_run": last.count - self._first.count,
+            f"{unit}_per_second": last.per_second if steps else None,
+            "seconds": last.seconds,
+        }
+
+    def summary(self) -> dict[str, Any]:
         """Collect the figures of the run, with the keys of `--json`; see docs/commands.md.
 
-        With several buckets, the predicted seconds and the bubble of a step are None.
-
-        Args:
-            held_out: The figures of the last evaluation.
+        With several buckets, the predicted seconds and the bubble of a step are None; without a
+        step in this run, all times of a step are. There are no held-out figures.
         """
         job, config = self.job, self.job.config
-        median = median_low(self.step_seconds) if self.step_seconds else 0.0
         stages, predicted, busy = stage_rows(self.training, self.job.training)
+        median = median_low(self.step_seconds) if self.step_seconds else None
+        if median is None:
+            stages = [{k: None if "seconds" in k else v for k, v in s.items()} for s in stages]
         ranks = job.training.placement.ranks
-        stall = float(np.median(self.stalls)) if self.stalls else 0.0
-        bubble = max(0.0, 1.0 - busy / (ranks * median)) if median else 0.0
-        finite = {n: value if math.isfinite(value) else None for n, value in held_out.items()}
+        known = None if job.buckets else median
         return {
-            "loss": finite.get("loss"),
-            **({"perplexity": finite.get("perplexity")} if self.data.unit == "tokens" else {}),
-            "held_out": finite,
+            **self._named({}),
             "train_loss": self.last.loss if math.isfinite(self.last.loss) else None,
-            "steps": self.last.step,
-            self.data.unit: self.last.count,
-            f"{self.data.unit}_per_second": self.last.per_second,
-            "seconds": self.last.seconds,
+            **self._counts(),
             "step_seconds": median,
-            "predicted_step_seconds": None if job.buckets else predicted,
-            "bubble_fraction": None if job.buckets else bubble,
+            "predicted_step_seconds": predicted if known else None,
+            "bubble_fraction": max(0.0, 1.0 - busy / (ranks * known)) if known else None,
             "schedule": job.training.choice.schedule,
             "micro_batches": len(job.training.sizes),
             "time_segment": job.training.choice.time_segment,
@@ -405,18 +460,23 @@ class Trainer:
             "precision": config.train.precision,
             "loss_scale": self.last.scaling.get("loss_scale"),
             "skipped_steps": self.skipped,
-            "checkpoint_stall": {
-                "seconds": stall,
-                "of_step": stall / median if median else None,
-                "saves": self.saves_made,
-            }
-            if self.stalls
-            else None,
+            "checkpoint_stall": self._stall(median),
             "stopped": None,
             "strategy": config.partition.strategy,
             "placement": placement_of(job.training),
             "devices": list(config.devices),
             "stages": stages,
+        }
+
+    def _stall(self, step: float | None) -> dict[str, Any] | None:
+        """Return what saves have cost, beside the seconds of a step; None without a save."""
+        if not self.stalls:
+            return None
+        seconds = float(np.median(self.stalls))
+        return {
+            "seconds": seconds,
+            "of_step": seconds / step if step else None,
+            "saves": self.saves_made,
         }
 
 

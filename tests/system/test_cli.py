@@ -22,6 +22,7 @@ from runtime.frontends.cli.schedule_commands import main as runtime
 from symgraph.run import main
 from tests.helpers.profiles import costs
 from tests.helpers.small_lm import write_bucketed, write_config
+from tests.runtime.training.data import nets
 
 ROOT = Path(__file__).parents[2]
 KEYS = {
@@ -411,6 +412,99 @@ def test_a_log_has_a_line_for_every_step_and_goes_on(config, tmp_path):
     figures(*run_of, "train.steps=9")
     more = [json.loads(line) for line in log.read_text().splitlines()[len(lines) :]]
     assert [line["step"] for line in more if "loss" in line] == [8, 9]
+
+
+def test_counts_of_a_run_that_goes_on_fit_each_other(config, tmp_path):
+    """Samples were those of all runs, their pace and seconds those of this one."""
+    run_of = [config, f"checkpoint.directory={tmp_path / 'runs'}"]
+    first = figures(*run_of)
+    assert (first["steps_this_run"], first["tokens_this_run"]) == (7, 210)
+    done = run(*run_of, "train.steps=9", "--json")
+    found = json.loads(done.stdout)
+    assert [found[k] for k in ("steps", "steps_this_run", "tokens", "tokens_this_run")] == [
+        *(9, 2, 270, 60)
+    ]
+    pace = found["tokens_this_run"] / found["seconds"]
+    assert found["tokens_per_second"] == pytest.approx(pace)
+    assert re.search(r"steps +9, 2 of them in this run\n", done.stderr)
+    assert re.search(r"tokens +270, 60 of them in this run\n", done.stderr)
+
+
+def test_a_run_with_nothing_left_says_so(config, tmp_path):
+    """It showed `step 7/5`, 0 tokens, stages of 0 µs and a bubble of 0 %."""
+    run_of = [config, f"checkpoint.directory={tmp_path / 'runs'}"]
+    want = figures(*run_of)
+    done = run(*run_of, "train.steps=5", "--json")
+    assert done.returncode == 0
+    said = "nothing left to train: the checkpoint of step 7 is at or beyond train.steps=5\n"
+    assert said in done.stderr
+    assert "7/5" not in done.stderr
+    assert "time a step" not in done.stderr
+    rows = [line.split("  ")[1] for line in done.stderr.partition("summary\n")[2].splitlines()]
+    assert rows == ["held-out loss", "held-out perplexity", "steps", "tokens"]
+    found = json.loads(done.stdout)
+    assert [found[k] for k in ("loss", "steps", "tokens")] == [want["loss"], 7, 210]
+    assert [found[k] for k in ("steps_this_run", "tokens_this_run", "seconds")] == [0, 0, 0.0]
+    of_steps = ("tokens_per_second", "step_seconds", "predicted_step_seconds", "bubble_fraction")
+    assert [found[k] for k in of_steps] == [None] * 4
+    for _ in range(2):
+        done = run(*run_of, "train.epochs=1", "train.steps=null")
+    assert "the checkpoint of step 51 is at or beyond train.epochs=1 (51 steps)\n" in done.stdout
+
+
+def of_functions(folder: Path, *overrides: str) -> list[str]:
+    """Arguments of a run of four steps on batches of the functions of nets.py."""
+    (folder / "nets.py").write_text(Path(nets.__file__).read_text(encoding="utf-8"))
+    path = folder / "functions.yaml"
+    path.write_text(
+        "model: nets.py:build\n"
+        "data: {function: nets.py:one_nan, valid: nets.py:held_out, batch_size: 16}\n"
+        "train: {steps: 4, on_nan: skip}\n"
+    )
+    return [str(path), *overrides]
+
+
+def test_updates_that_were_left_out_are_counted_and_not_in_the_loss(tmp_path):
+    """The last line said `loss nan`, and only --json that an update was left out."""
+    done = run(*of_functions(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"step 4/4  loss \d", done.stdout)
+    assert re.search(r"\n  updates left out +1\n", done.stdout)
+    assert "left out" not in run(*of_functions(tmp_path, "train.steps=2")).stdout
+
+
+def test_held_out_data_that_do_not_fit_are_refused_before_the_log_is_begun(tmp_path):
+    """All of the training was lost, as they were read after it."""
+    log = tmp_path / "log.jsonl"
+    log.write_text("{}\n")
+    done = run(*of_functions(tmp_path, "data.valid=nets.py:misnamed"), f"--log={log}")
+    assert done.returncode == 2
+    assert "nets.py:misnamed has 'dta', but the network has no such input" in done.stderr
+    assert "step 1" not in done.stdout
+    assert log.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_evaluation_that_fails_comes_after_the_summary(tmp_path, saves):
+    """The steps that had been made were not said, nor whether their weights were saved."""
+    saved = tmp_path / "saved"
+    more = [f"checkpoint.directory={saved}"] if saves else []
+    done = run(*of_functions(tmp_path, "data.valid=nets.py:unknown_class", *more))
+    assert done.returncode == 1
+    assert "label 7.0 is outside" in done.stderr
+    assert re.search(r"\n  loss of the last step +\d", done.stdout)
+    assert re.search(r"\n  steps +4\n", done.stdout)
+    where = f"checkpoint {saved}/step-00000004" if saves else "nothing was saved, as the config has"
+    assert f"training has ended, its evaluation failed; {where}" in done.stdout
+    assert (saved / "step-00000004").is_dir() == saves
+
+
+@pytest.mark.parametrize("mode", ["--plan", "--profile"])
+def test_an_unknown_metric_is_refused_whatever_is_done(config, mode):
+    """`symgraph plan` let it through."""
+    done = run(config, "evaluate.metrics=[acuracy]", mode)
+    assert done.returncode == 2
+    assert "evaluate.metrics: unknown metric 'acuracy': did you mean 'accuracy'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -429,9 +429,15 @@ def _fit(
         recorder.follow(trainer.training, trainer.evaluation)
         path = trainer.resume()
         if path is not None:
-            console.line(f"going on from {path}")
+            console.line(trainer.nothing_left or f"going on from {path}")
         link.tell(resumed=trainer.training.steps)
-        summary = _steps(trainer, link, console, files if 0 in cluster.ranks else (None, None))
+        try:
+            summary = _steps(trainer, link, console, files if 0 in cluster.ranks else (None, None))
+        except Exception:
+            if trainer.trained is not None:
+                _show(trainer.trained, data.unit, console)
+                console.line(f"training has ended, its evaluation failed; {trainer.where_saved}")
+            raise
     if not summary["stopped"]:
         _show(summary, data.unit, console)
     return summary | {"data": data.name}
@@ -452,12 +458,12 @@ def _steps(
         JsonLog(log, after) as lines,
         EventLog(events, after) as scalars,
         console.progress(
-            trainer.total_steps, limit, trainer.data.unit, step=done, count=trainer.count(done)
+            trainer.total_steps, limit, unit, step=done, count=trainer.last.count
         ) as progress,
     ):
 
         def on_step(p: Progress) -> None:
-            progress.update(p.step, p.count, p.loss)
+            progress.update(p.step, p.count, p.loss, left_out=p.scaling.get("skipped", 0) > 0)
             link.progress(p.step, p.seconds)
             figures = {"loss": p.loss} if trainer.job.losses else {}
             if unit == "tokens":
@@ -479,6 +485,30 @@ def _steps(
 
 
 def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
+    from symgraph.core.units import seconds_text
+
+    ran = summary["steps_this_run"] > 0
+    if ran:
+        _show_stages(summary["stages"], console)
+    rows: dict[str, object] = {f"held-out {n}": value for n, value in summary["held_out"].items()}
+    if not rows and summary["train_loss"] is not None:
+        rows["loss of the last step"] = summary["train_loss"]
+    rows |= {name: _of_runs(summary, name) for name in ("steps", unit)}
+    if summary["skipped_steps"]:
+        rows["updates left out"] = summary["skipped_steps"]
+    if ran:
+        rows[f"{unit} a second"] = summary[f"{unit}_per_second"]
+        rows["step"] = seconds_text(summary["step_seconds"])
+    console.summary(rows | step_rows(summary) | _saved(summary))
+
+
+def _of_runs(summary: dict[str, Any], name: str) -> object:
+    """Return a count of all runs, and how many of it are this one's if there are others'."""
+    whole, own = summary[name], summary[f"{name}_this_run"]
+    return whole if own in (0, whole) else f"{whole:,}, {own:,} of them in this run"
+
+
+def _show_stages(stages: Sequence[Mapping[str, Any]], console: Console) -> None:
     from symgraph.core.units import bytes_text, count_text, flops_text, seconds_text
 
     console.table(
@@ -504,19 +534,8 @@ def _show(summary: dict[str, Any], unit: str, console: Console) -> None:
                 None if s["peak_bytes_measured"] is None else bytes_text(s["peak_bytes_measured"]),
                 f"{bytes_text(s['bytes_sent'])} in {count_text(s['messages'], 'message')}",
             )
-            for s in summary["stages"]
+            for s in stages
         ],
-    )
-    console.summary(
-        {
-            **{f"held-out {name}": value for name, value in summary["held_out"].items()},
-            "steps": summary["steps"],
-            unit: summary[unit],
-            f"{unit} a second": summary[f"{unit}_per_second"],
-            "step": seconds_text(summary["step_seconds"]),
-            **step_rows(summary),
-            **_saved(summary),
-        }
     )
 
 

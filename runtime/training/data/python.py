@@ -136,6 +136,7 @@ class FromFunction:
             batch = self.epochs.next(batches)
             if batch is None or (not self.padded and self._missing(batch)):
                 if count:
+                    self._epoch = -1  # the function may have gone on in the iterator of this epoch
                     return count
                 raise ConfigError(self._no_batch(0))
         raise ConfigError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 import symgraph as sg
@@ -65,6 +67,51 @@ def loaded_once():
 
 def held_out(batch_size: int, head: str = "softmax"):
     return batches(batch_size, 99, 21, head)
+
+
+def misnamed(batch_size: int):
+    yield {"dta": np.zeros((batch_size, 6)), "label": np.zeros(batch_size)}
+
+
+def unknown_class(batch_size: int):
+    """Labels that only the network's own operators find wrong."""
+    yield {"data": np.zeros((batch_size, 6)), "label": np.full(batch_size, 7.0)}
+
+
+def one_nan(batch_size: int, epoch: int):
+    """Four batches, the third of which is not finite."""
+    for number in range(4):
+        arrays = samples(batch_size, seed=number)
+        arrays["data"][0, 0] += np.nan if number == 2 else 0.0
+        yield arrays
+
+
+def sixteens():
+    return [*batches(16, 99)]
+
+
+class Rewound:
+    """One reader of `sixteens`, which every loop rewinds."""
+
+    def __iter__(self):
+        self.left = iter(sixteens())
+        return self
+
+    def __next__(self):
+        return next(self.left)
+
+
+READER = Rewound()
+
+
+def rewound():
+    return READER
+
+
+def lost_on_rank_1(batch_size: int):
+    if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        raise OSError("disk gone")
+    return batches(batch_size, 99)
 
 
 def endless(batch_size: int):

@@ -164,6 +164,57 @@ def test_mistakes_in_functions_are_one_line(load, change, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.valid=nets.py:nope"], r"data.valid: nets.py has no function 'nope'"),
+        (["data.valid=nets.py:misnamed"], r"misnamed has 'dta', but the network has no such input"),
+        (["evaluate.metrics=[accuracy,f1]"], r"evaluate.metrics.* 'f1': .*two classes, not .*, 3"),
+        (["evaluate.metrics=[mae]"], r"evaluate.metrics.* 'mae': labels \(16,\) do not fit"),
+    ],
+)
+def test_held_out_data_and_metrics_that_do_not_fit_are_refused_before_a_step(
+    load, overrides, message
+):
+    """All steps were made before the error, and their weights were lost."""
+    config = load({**PYTHON, "valid": "nets.py:held_out"}, *overrides)
+    with make_cluster("threads", 2) as cluster, pytest.raises(ConfigError, match=message):
+        Trainer(prepare(config), cluster, load_data(config))
+
+
+def test_metrics_that_fit_are_let_through(load):
+    data = {**PYTHON, "valid": "nets.py:held_out"}  # the last batch is filled up
+    found = fitted(load(data, "evaluate.metrics=[accuracy,ce,pcc]"))[0]
+    assert len(found["held_out"]) == 4
+    data["args"] = {"head": "logistic"}
+    found = fitted(load(data, "evaluate.metrics=[mae,pearsonr]", args={"head": "logistic"}))[0]
+    assert len(found["held_out"]) == 3
+
+
+def test_a_look_at_the_first_held_out_batch_takes_none_from_the_evaluation(load):
+    """A function may return one reader, which is wherever the last loop over it was."""
+    data = {**PYTHON, "function": "nets.py:sixteens", "batch_size": 16}
+    plain, again = (
+        fitted(load({**data, "valid": f"nets.py:{name}"}))[0]["held_out"]
+        for name in ("sixteens", "rewound")
+    )
+    assert again == plain
+
+
+def test_an_evaluation_that_fails_leaves_the_checkpoint_and_the_summary(load):
+    """The summary was computed after the evaluation, and never seen."""
+    config = load({**PYTHON, "valid": "nets.py:unknown_class"}, "checkpoint.directory=saved")
+    with make_cluster("threads", 2) as cluster:
+        trainer = Trainer(prepare(config), cluster, load_data(config))
+        with pytest.raises(RunError, match=r"label 7\.0 is outside"):
+            trainer.fit()
+    assert trainer.trained is not None
+    assert trainer.trained["steps"] == 4
+    assert trainer.trained["held_out"] == {}
+    assert trainer.where_saved == "checkpoint saved/step-00000004"
+    assert Path("saved/step-00000004").is_dir()
+
+
 def test_random_ids_are_within_the_range_of_what_reads_them():
     data, label, lengths = map(sg.sym.Variable, ("data", "label", "lengths"))
     x = sg.sym.Embedding(sg.sym.Reshape(data, shape=(-1,)), input_dim=11, output_dim=4, name="e")
