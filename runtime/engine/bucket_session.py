@@ -9,7 +9,9 @@ from runtime.engine.divergence import STOP
 from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
 from runtime.engine.worker import Worker
+from runtime.planning.account import fullest
 from runtime.planning.buckets import Buckets, largest_first
+from runtime.schedule.replay import RankMemory
 from runtime.transports import Cluster
 from symgraph.core.errors import RunError
 from symgraph.frontend.io import DataBatch
@@ -104,6 +106,10 @@ class BucketSession(Session):
         for at, seconds in totals.items():
             if at in bodies:
                 self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))
+
+    @property
+    def memory(self) -> tuple[RankMemory, ...]:
+        return fullest(self.buckets.step(keys).memory for keys in self._bound)
 
     @property
     def held(self) -> dict[int, int]:

@@ -22,10 +22,12 @@ from runtime.engine.prediction import as_output, predicted, streamed, whole_batc
 from runtime.engine.rank import Rank, RankResources
 from runtime.engine.stopwatch import Stopwatch
 from runtime.engine.worker import Worker
+from runtime.planning.account import fullest
 from runtime.planning.mixed_step import stream
 from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.program import Schedule
+from runtime.schedule.replay import RankMemory
 from runtime.schedule.timeline import Timeline, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
@@ -194,6 +196,11 @@ class Session:
             if batches not in self._streams:
                 self._streams[batches] = stream(self.plan, batches)
             self._switch((None,) * batches, self._streams[batches])
+
+    @property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """The memory of each rank in the largest step so far, as it was planned."""
+        return fullest(step.memory for step in self._streams.values())
 
     @property
     def streams(self) -> bool:

@@ -5,7 +5,7 @@ It takes as long to count as a network to cut, so it is only counted where someb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,6 +28,22 @@ class Account:
     partitions: Mapping[int, Partition]
     """Micro-batch size -> the cut graph of that size."""
     schedule: Schedule
+    programs: Callable[[int], Schedule] | None = None
+    """Makes the programs of a step of that many micro-batches; None: there are no others."""
+
+    @property
+    def step(self) -> Account:
+        """The account of a step of all batches that `options` asks for."""
+        return self._together or self
+
+    @cached_property
+    def _together(self) -> Account | None:
+        """The account of a step of several batches: their micro-batches follow each other."""
+        if self.options.batches == 1 or self.programs is None:
+            return None
+        network = replace(self.network, sizes=self.network.sizes * self.options.batches)
+        programs = self.programs(len(network.sizes))
+        return Account(network, self.options, self.partitions, programs)
 
     @cached_property
     def unpacked(self) -> tuple[RankMemory, ...]:
@@ -47,10 +63,11 @@ class Account:
 
     @property
     def peak(self) -> int:
-        """Bytes of the rank that needs the most, packed if there is a limit to keep to."""
+        """Bytes of the fullest rank in a step, packed if there is a limit to keep to."""
         devices = self.partitions[self.network.sizes[0]].placement.devices
         limited = any(limit is not None for limit in self.options.limits(devices))
-        return max(m.peak for m in (self.packed if limited else self.unpacked))
+        step = self.step
+        return max(m.peak for m in (step.packed if limited else step.unpacked))
 
     def arena(self, rank: int) -> Arena:
         """Pack the memory of a rank's program."""
@@ -63,6 +80,18 @@ class Account:
             dict.fromkeys(partitions, self.network.grads),
             self.network.parameters,
         )
+
+
+def excess(memory: Sequence[RankMemory], limits: Sequence[int | None]) -> list[float]:
+    """Return what each rank holds as a multiple of its limit; 0 if it has none."""
+    pairs = zip(memory, limits, strict=True)
+    return [0.0 if limit is None else m.peak / max(limit, 1) for m, limit in pairs]
+
+
+def fullest(steps: Iterable[Sequence[RankMemory]]) -> tuple[RankMemory, ...]:
+    """Return the memory of each rank in that of some steps in which it holds the most."""
+    ranks = zip(*steps, strict=True)
+    return tuple([max(of_rank, key=lambda memory: memory.peak) for of_rank in ranks])
 
 
 @remembered

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from runtime.planning.account import excess
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import mix
 from runtime.planning.options import Options
@@ -20,9 +21,9 @@ from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
-from symgraph.core.errors import GraphError, ScheduleError
+from symgraph.core.errors import GraphError, LimitError
 from symgraph.core.heap import no_collections
-from symgraph.core.units import bytes_text
+from symgraph.core.units import bytes_text, count_text
 from symgraph.frontend.io import DataBatch, DataDesc, describe
 from symgraph.frontend.model import Model, SymbolInputs
 from symgraph.frontend.name import NameManager
@@ -60,6 +61,7 @@ class Buckets:
         *,
         dtype: str = "float32",
         train: bool = True,
+        batches: int = 1,
     ) -> None:
         """Plan the default bucket; raises what planning raises.
 
@@ -71,15 +73,24 @@ class Buckets:
             options: the options of the default bucket.
             dtype: the dtype of parameters.
             train: whether the networks have gradients.
+            batches: the batches of a step, which a memory limit is for. As many of the default
+                bucket are to fit; a step of smaller ones then fits too.
         """
         self.sym_gen, self.dtype, self.train = sym_gen, dtype, train
         self.default_bucket_key = default_bucket_key
         self._takes_rows = "rows" in inspect.signature(sym_gen).parameters
         # Programs of steps with batches of several buckets are made by a schedule's name.
-        self.default = self._plan(default_bucket_key, provide, replace(options, named_only=True))
+        how = replace(options, named_only=True, batches=batches)
+        self.default = self._plan(default_bucket_key, provide, how)
+        self._limits = self.default.options.limits(self.default.devices)
         self._prices = self.default.prices
         self._plans: dict[Hashable, Plan] = {default_bucket_key: self.default}
         self._steps: dict[tuple[Hashable, ...], StepPrograms] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether a rank has a memory limit."""
+        return any(limit is not None for limit in self._limits)
 
     @cached_property
     def prices(self) -> CostModel:
@@ -93,7 +104,7 @@ class Buckets:
             self.sym_gen,
             self.default_bucket_key,
             _described(self.default),
-            self._options(update=False).unlimited(),
+            self._options(update=False),
             dtype=self.dtype,
             train=False,
         )
@@ -126,11 +137,14 @@ class Buckets:
 
         Raises:
             GraphError: a loss that several batches cannot share.
-            ScheduleError: the batches cannot be in one step, or need more memory than the limit.
+            ScheduleError: the batches cannot be in one step.
+            LimitError: they need more memory than the limit.
         """
         key = tuple(keys)
         if key not in self._steps:
-            self._steps[key] = self._programs(StepBatches(tuple([self._plans[k] for k in key])))
+            step = self._programs(StepBatches(tuple([self._plans[k] for k in key])))
+            self._require_memory(key, step)
+            self._steps[key] = step
         return self._steps[key]
 
     def _programs(self, parts: StepBatches) -> StepPrograms:
@@ -140,14 +154,33 @@ class Buckets:
         options = self.default.options
         order = options.order if self.train else None
         listing = partial(compute_lists, self.default.choice.schedule, order)
-        step = StepPrograms(parts, mix(parts, listing, self._prices).schedule)
-        if options.memory is not None and self.train:
-            _require_memory(step, options.memory)
-        return step
+        return mix(parts, listing, self._prices, self._limits).step
+
+    def _require_memory(self, keys: Sequence[Hashable], step: StepPrograms) -> None:
+        """Raise LimitError for a step that needs more bytes on a rank than its limit."""
+        if not self.limited:
+            return
+        shares = excess(step.memory, self._limits)
+        rank = max(range(len(shares)), key=shares.__getitem__)
+        if shares[rank] <= 1:
+            return
+        peak, limit = step.memory[rank].peak, self._limits[rank] or 0
+        pieces = all(isinstance(key, MicroBatchKey) for key in keys)
+        noun = "micro-batch" if pieces else "batch"
+        raise LimitError(
+            f"a step of {count_text(len(keys), noun)} needs {bytes_text(peak)} ({peak} bytes) on "
+            f"{self.default.devices[rank]}, more than the limit of {bytes_text(limit)}; that is "
+            "the smallest limit that works",
+            peak,
+        )
 
     def _options(self, *, update: bool = True) -> Options:
-        """Return the options of further buckets, which follow the default one."""
-        return self.default.following(update=update and self.default.options.update)
+        """Return the options of further buckets, which follow the default one.
+
+        They have no memory limit: whole steps must keep to it.
+        """
+        following = self.default.following(update=update and self.default.options.update)
+        return following.unlimited()
 
     def _plan(self, key: Hashable, provide: Iterable[DataDesc], options: Options) -> Plan:
         return plan_model(self._model(key, provide), options, self.dtype, train=self.train)
@@ -209,18 +242,6 @@ def _require_sums(parts: StepBatches) -> None:
                     f"{len(parts.plans)} batches; use normalization='valid' or 'null', or one "
                     "batch a step"
                 )
-
-
-def _require_memory(step: StepPrograms, limit: int) -> None:
-    """Raise ScheduleError for a step that needs more bytes on a rank than the limit."""
-    plans = step.parts.plans
-    for rank, memory in enumerate(step.memory):
-        if memory.peak > limit:
-            raise ScheduleError(
-                f"a step of {len(plans)} batches needs {bytes_text(memory.peak)} ({memory.peak} "
-                f"bytes) on {plans[0].devices[rank]}, more than the limit of "
-                f"{bytes_text(limit)}; put fewer batches into a step"
-            )
 
 
 def _described(bucket: Plan) -> list[DataDesc]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from partitioner import Partition, Placement
 from partitioner.base.segments import time_steps
@@ -12,7 +12,7 @@ from partitioner.cutting.cut import cut
 from partitioner.cutting.merging import merge
 from partitioner.cutting.recompute import recompute
 from partitioner.memory.memory_plan import kept_bytes
-from runtime.planning.account import Account
+from runtime.planning.account import Account, excess
 from runtime.planning.costs.overheads import StepOverheads, step_overheads
 from runtime.planning.network import Network
 from runtime.planning.options import Options
@@ -20,6 +20,8 @@ from runtime.planning.plan import Plan, PlanCandidate
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay import Costs, check
 from symgraph.core.graph import Graph
+
+Longer = Callable[[Partition, int], Schedule]  # of a cut graph and a number of micro-batches
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,10 @@ class Draft:
         return any(limit is not None for limit in self.limits)
 
     def excess(self, account: Account) -> list[float]:
-        """Return what each rank holds as a multiple of its limit; 0 if it has none."""
+        """Return what each rank holds in a step as a multiple of its limit; 0 if it has none."""
         if not self.limited:
             return [0.0] * len(self.limits)
-        limits = zip(account.packed, self.limits, strict=True)
-        return [0.0 if limit is None else m.peak / max(limit, 1) for m, limit in limits]
+        return excess(account.step.packed, self.limits)
 
     @cached_property
     def steps(self) -> int:
@@ -126,6 +127,8 @@ class Draft:
         programs: Callable[[Partition], Schedule],
         time_segment: int | None,
         recompute: tuple[int, ...],
+        *,
+        longer: Longer | None = None,
     ) -> Plan:
         """Cut, lower and check; with a memory limit, count the memory.
 
@@ -135,6 +138,7 @@ class Draft:
             programs: makes the programs of the cut graph.
             time_segment: time steps per segment; None: not cut along time.
             recompute: stages that run their forward nodes again.
+            longer: makes them for another number of micro-batches, if a step has several batches.
 
         Raises:
             ScheduleError: programs that cannot run.
@@ -147,7 +151,8 @@ class Draft:
         assert all(_without_types(p) == _without_types(first) for p in partitions.values())
         checked = programs(first)
         check(checked, first, len(sizes))
-        account = Account(self.network, self.options, partitions, checked)
+        several = longer and partial(longer, first)
+        account = Account(self.network, self.options, partitions, checked, several)
         choice = PlanCandidate(schedule, time_segment, recompute, account=account)
         return Plan(
             network=self.network,

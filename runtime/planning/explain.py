@@ -177,7 +177,7 @@ def _choice(devices: tuple[Context, ...], plan: Plan, costs: CostModel, reason: 
         for edge in plan.partitions[size].edges
         if plan.partition.crosses(edge)
     )
-    return Choice(devices, seconds, sent, tuple(m.peak for m in plan.memory), reason)
+    return Choice(devices, seconds, sent, tuple(m.peak for m in plan.account.step.packed), reason)
 
 
 def _moved(
@@ -192,7 +192,7 @@ def _moved(
             return _choice(target, select_schedule(draft(options), lambda: costs), costs)
         except LimitError:
             other = select_schedule(draft(options.unlimited()), lambda: costs)
-            peak = max(m.peak for m in other.memory)
+            peak = max(m.peak for m in other.account.step.packed)
             limits = options.limits(placement.devices)
             limit = bytes_text(min(x for x in limits if x is not None))
             reason = f"a device would need {bytes_text(peak)}, more than the limit of {limit}"

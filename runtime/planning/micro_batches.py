@@ -21,7 +21,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from runtime.planning.buckets import Buckets, MicroBatchKey
 from runtime.schedule.replay import simulate
-from symgraph.core.errors import ScheduleError
+from symgraph.core.errors import LimitError
 from symgraph.frontend.io import DataDesc
 
 RECIPES = 16  # the most that are chosen: each takes memory, and time to prepare
@@ -40,7 +40,7 @@ CAPS = 12  # bounds on the longest micro-batch that are tried
 
 Lengths = npt.NDArray[np.int64]  # of a step's sentences, the longest first
 Recipe = tuple[MicroBatchKey, ...]  # of lengths, the longest first
-Require = Callable[[Recipe], None]
+Require = Callable[[Recipe], object]
 Provide = Callable[[MicroBatchKey], Iterable[DataDesc]]
 
 
@@ -224,10 +224,10 @@ class Recipes:
             times: the predicted seconds.
             sentences: the most sentences of a step.
             most: the most recipes.
-            require: raises ScheduleError for a recipe that needs too much memory.
+            require: raises LimitError for a recipe that needs too much memory.
 
         Raises:
-            ScheduleError: any recipe for the longest sentences needs too much memory.
+            LimitError: any recipe for the longest sentences needs too much memory.
         """
         longest = np.full(sentences, lengths[-1])
         wanted = [longest, *_hulls(steps, sentences)]
@@ -285,7 +285,7 @@ class Recipes:
 def _is_allowed(recipe: Recipe, require: Require) -> bool:
     try:
         require(recipe)
-    except ScheduleError:
+    except LimitError:
         return False
     return True
 
@@ -294,13 +294,39 @@ def _holding_all(
     longest: Lengths, lengths: Sequence[int], times: Times, require: Require
 ) -> Recipe:
     """Return the best recipe for the longest sentences, with fewer rows if it is too large."""
-    for count in range(len(times.rows), 1, -1):
-        recipe = best_cut(longest, lengths, replace(times, rows=times.rows[:count]))
-        if _is_allowed(recipe, require):
+    counts = range(len(times.rows), 0, -1)
+    best = (best_cut(longest, lengths, replace(times, rows=times.rows[:n])) for n in counts)
+    even = even_recipes(lengths[-1], times.rows, len(longest))
+    return first_allowed(chain(best, even), require)
+
+
+def even_recipes(length: int, rows: Sequence[int], sentences: int) -> list[Recipe]:
+    """Return the recipes for that many sentences whose micro-batches are alike, the largest first.
+
+    Args:
+        length: the length of all sentences.
+        rows: the numbers of rows that micro-batches may have.
+        sentences: how many there are.
+    """
+    falling = sorted(rows, reverse=True)
+    return [(MicroBatchKey(length, count),) * -(-sentences // count) for count in falling]
+
+
+def first_allowed(recipes: Iterable[Recipe], require: Require) -> Recipe:
+    """Return the first recipe that keeps to the memory limit.
+
+    Raises:
+        LimitError: none does; it names the smallest limit with which one would.
+    """
+    errors: list[LimitError] = []
+    for recipe in recipes:
+        try:
+            require(recipe)
+        except LimitError as error:
+            errors.append(error)
+        else:
             return recipe
-    recipe = best_cut(longest, lengths, replace(times, rows=times.rows[:1]))
-    require(recipe)
-    return recipe
+    raise min(errors, key=lambda error: error.smallest)
 
 
 def _hulls(steps: Sequence[Lengths], sentences: int) -> list[Lengths]:

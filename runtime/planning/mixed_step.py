@@ -14,16 +14,19 @@ stages' own numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from partitioner import Partition
 from partitioner.base.types import BodyKey, CommEdge
+from runtime.planning.account import excess
 from runtime.planning.costs.prices import NOMINAL, CostModel
+from runtime.planning.memory.arena import Kind
 from runtime.planning.plan import Plan
 from runtime.planning.schedule_choice import compute_lists
 from runtime.planning.step import StepBatches, StepPrograms
@@ -112,37 +115,46 @@ class Mixed:
     seconds: float
     """The simulated step, by which the order was chosen."""
 
+    @cached_property
+    def step(self) -> StepPrograms:
+        """The step, with its memory."""
+        return StepPrograms(self.parts, self.schedule)
 
-def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed:
+
+def mix(
+    parts: StepBatches,
+    listing: Listing,
+    prices: CostModel | None,
+    limits: Sequence[int | None] = (),
+) -> Mixed:
     """Return the programs of a step of these parts.
 
     The micro-batches enter as they are given, longest first, shortest first, with the longest in
     the middle, or the shortest and then the longest first, whichever is predicted to take the least
     time: a short one first fills the pipeline soon, a short one last drains it soon.
 
+    Gradients are added up in a fixed order, so more of their sums are held where micro-batches do
+    not come in it, which may need more memory than a step of the longest ones alone. With limits,
+    only what keeps to them is taken, if anything does.
+
     Args:
         parts: the batches.
         listing: a schedule.
         prices: by default NOMINAL.
+        limits: the bytes that each rank may hold; by default any number.
 
     Raises:
         ScheduleError: the buckets have different stages, or the schedule has no programs for this
             many micro-batches.
     """
-    partitions = parts.partitions
-    first = next(iter(partitions.values()))
-    for kind, partition in partitions.items():
-        if partition.rank_of != first.rank_of:
-            raise ScheduleError(
-                f"batch {kind.part} of the step has stages on ranks {partition.rank_of}, the first "
-                f"one on {first.rank_of}; run them in steps of their own"
-            )
+    first = next(iter(parts.partitions.values()))
+    _require_alike(parts.partitions, first)
     union = MixedTopology.of(parts)
     costs = mixed_costs(parts, prices or NOMINAL)
     segments = 1 + max(key.segment for key in union.bodies)
     lists = [Program.of(runs) for runs in listing(first.rank_of, len(parts.mbs))]
     replicas = bool(copies_of(first.graph))
-    best: Mixed | None = None
+    tried: list[tuple[Mixed, Schedule]] = []
     for order in _orders(parts, union, costs):
         renamed = [_reordered(program, order) for program in lists]
         schedule = lower(
@@ -153,12 +165,36 @@ def mix(parts: StepBatches, listing: Listing, prices: CostModel | None) -> Mixed
             weights=replicas and parts.plans[0].options.shard_optimizer,
         )
         seconds = simulate(schedule, union, costs).makespan
-        if best is None or seconds < best.seconds:
-            best = Mixed(parts, schedule, order, seconds)
-    assert best is not None
-    check(best.schedule, union, len(parts.mbs), runs=union.runs)
-    programs = [_split(program, union, len(first.rank_of)) for program in best.schedule.programs]
-    return replace(best, schedule=Schedule(tuple(programs)))
+        programs = [_split(program, union, len(first.rank_of)) for program in schedule.programs]
+        tried.append((Mixed(parts, Schedule(tuple(programs)), order, seconds), schedule))
+    best, schedule = _best(tried, limits)
+    check(schedule, union, len(parts.mbs), runs=union.runs)
+    return best
+
+
+def _require_alike(partitions: Mapping[Kind, Partition], first: Partition) -> None:
+    """Raise ScheduleError unless all kinds have the same stages."""
+    for kind, partition in partitions.items():
+        if partition.rank_of != first.rank_of:
+            raise ScheduleError(
+                f"batch {kind.part} of the step has stages on ranks {partition.rank_of}, the first "
+                f"one on {first.rank_of}; run them in steps of their own"
+            )
+
+
+def _best(
+    tried: list[tuple[Mixed, Schedule]], limits: Sequence[int | None]
+) -> tuple[Mixed, Schedule]:
+    """Return the fastest that keeps to the limits, or else the one that exceeds them the least."""
+    tried.sort(key=lambda some: some[0].seconds)
+    if all(limit is None for limit in limits):
+        return tried[0]
+    shares = []
+    for mixed, _ in tried:
+        shares.append(max(excess(mixed.step.memory, limits)))
+        if shares[-1] <= 1:
+            break
+    return tried[shares.index(min(shares))]
 
 
 def stream(plan: Plan, batches: int) -> StepPrograms:

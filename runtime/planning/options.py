@@ -51,6 +51,8 @@ class MemoryOptions:
 
     memory: int | None = None
     """Bytes that each rank may hold; None: any number."""
+    batches: int = 1
+    """The batches of a step: a limit is for all of them together."""
     slots: int = 0
     """Arrays that the optimizer keeps for each parameter."""
     shard_optimizer: bool = False

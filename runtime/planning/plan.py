@@ -319,6 +319,7 @@ class Plan:
             "schedule": chosen.schedule,
             "time_segment": chosen.time_segment,
             "recompute": chosen.recompute,
+            "batches": 1,
         }
         return replace(self.options, **(fixed | changes))
 

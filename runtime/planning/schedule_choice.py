@@ -20,7 +20,7 @@ from partitioner.base.segments import segment_lengths
 from partitioner.base.types import FORWARD, BodyKey
 from runtime.planning.account import memory_plan
 from runtime.planning.costs.prices import CostModel
-from runtime.planning.draft import Draft
+from runtime.planning.draft import Draft, Longer
 from runtime.planning.options import (
     ALL,
     AUTO,
@@ -157,7 +157,7 @@ class _Tries:
         limits = self.draft.limits
         plan = self._add_listed(steps, split, limits)
         if max(self.draft.excess(plan.account)) > 1:
-            held = zip(plan.memory, limits, strict=True)
+            held = zip(plan.account.step.packed, limits, strict=True)
             less = [x if x is None else min(x, 2 * x - m.peak) for m, x in held]
             self._add_listed(steps, split, less)
 
@@ -211,10 +211,11 @@ def step_seconds(draft: Draft, plan: Plan, costs: CostModel) -> float:
 def _too_large(draft: Draft, least: Plan) -> LimitError:
     options, excess = draft.options, draft.excess(least.account)
     rank = max(range(len(excess)), key=excess.__getitem__)
-    peak = least.memory[rank].peak
+    peak = least.account.step.packed[rank].peak
+    together = f"a step of {options.batches} batches by " if options.batches > 1 else ""
     advice = "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
     return LimitError(
-        f"schedule {options.schedule} needs {bytes_text(peak)} ({peak} bytes) on "
+        f"{together}schedule {options.schedule} needs {bytes_text(peak)} ({peak} bytes) on "
         f"{least.devices[rank]}, more than the limit of {bytes_text(draft.limits[rank] or 0)}; "
         f"that is the smallest limit that works{advice}",
         peak,
@@ -252,10 +253,28 @@ def _named(name: str, lists: _Lists, draft: Draft, steps: int | None) -> Attempt
     def scheduled(partition: Partition) -> Schedule:
         if isinstance(lists, Schedule):
             return lists
-        segments = 1 + max((key.segment for key in partition.bodies), default=0)
-        return _lowered(partition, expand(lists, segments), draft.options)
+        return _lowered(partition, _expanded(partition, lists), draft.options)
 
-    return partial(draft.plan, name, splits_backward(lists), scheduled, steps)
+    split = splits_backward(lists)
+    longer = None if isinstance(lists, Schedule) else _longer(name, draft)
+    return partial(draft.plan, name, split, scheduled, steps, longer=longer)
+
+
+def _longer(name: str, draft: Draft) -> Longer | None:
+    """Return what makes the programs of more micro-batches, if a step has several batches."""
+    options, rank_of = draft.options, draft.placement.rank_of
+    if options.batches == 1 or Path(name).suffix in SCHEDULE_FILES:
+        return None
+
+    def scheduled(partition: Partition, mbs: int) -> Schedule:
+        lists = compute_lists(name, options.order, rank_of, mbs)
+        return _lowered(partition, _expanded(partition, lists), options)
+
+    return scheduled
+
+
+def _expanded(partition: Partition, lists: Sequence[Program]) -> ComputeLists:
+    return expand(lists, 1 + max((key.segment for key in partition.bodies), default=0))
 
 
 def compute_lists(
@@ -427,14 +446,16 @@ def _peaks(
         whole, again: the plans in which none and all of these ranks' stages recompute.
         sets: the sets of stages that recompute, of each rank.
     """
-    cut, count = whole.partition, draft.micro_batches
+    cut, step = whole.partition, whole.account.step
     plans = [memory_plan(p, draft.network, draft.options) for p in (cut, again.partition)]
     peaks: dict[int, list[int]] = {rank: [] for rank in sets}
     for turn in range(max(map(len, sets.values()))):
         tried = {rank: some[turn] for rank, some in sets.items() if turn < len(some)}
         stages = {s for some in tried.values() for s in some}
         bodies = {key: plans[key.stage in stages].bodies[key] for key in cut.bodies}
-        account = memory_profile(whole.schedule, cut, replace(plans[0], bodies=bodies), count)
+        account = memory_profile(
+            step.schedule, cut, replace(plans[0], bodies=bodies), len(step.network.sizes)
+        )
         for rank in tried:
             peaks[rank].append(account[rank].peak)
     return peaks

@@ -18,23 +18,27 @@ from partitioner.costs.machine_files import load_machine
 from partitioner.strategies.rules import APART, AT_MOST, SAME, SPLIT, TOGETHER, Rule
 from partitioner.strategies.types import LATENCY, SOLVER_STEPS, STEP, THROUGHPUT
 from runtime.backends.cpu.choice import use_blas
+from runtime.planning.account import fullest
 from runtime.planning.buckets import Buckets
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
+from runtime.planning.micro_batches import even_recipes, first_allowed
 from runtime.planning.mixed_step import stream
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model
 from runtime.planning.step import StepPrograms
+from runtime.schedule.replay import RankMemory
 from runtime.training.clusters import THREADS, transport_of
 from runtime.training.given import network_of
 from runtime.training.loss import Loss, with_figures
 from runtime.training.metrics import create_metrics
 from runtime.training.models import build_model
 from symgraph.app.config import Config
-from symgraph.app.data_config import buckets_of
+from symgraph.app.data_config import batches_per_step, buckets_of, is_by_time, rows_of
 from symgraph.core.context import Context
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, LimitError
+from symgraph.core.units import bytes_text
 from symgraph.frontend import lr_scheduler, optimizer
 from symgraph.frontend.model import Model
 from symgraph.frontend.name import NameManager
@@ -56,6 +60,8 @@ class Planned:
     model: Model | None = None
     #: The plans of all buckets, where batches have several shapes.
     buckets: Buckets | None = None
+    #: The largest step that may come, where batches have several shapes.
+    largest: StepPrograms | None = None
 
     @property
     def forward_only(self) -> bool:
@@ -90,11 +96,19 @@ class Job:
     buckets: Buckets | None = None
     #: The plans to evaluate all buckets.
     scoring: Buckets | None = None
+    #: The largest training step that may come, where there are buckets.
+    largest: StepPrograms | None = None
 
     @property
     def forward_only(self) -> bool:
         """Whether there is nothing to train: the network has no loss."""
         return not self.losses and not self.training.grads
+
+    @property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """The memory of each rank in the largest training step; one batch alone is always bound."""
+        largest = [] if self.largest is None else [self.largest.memory]
+        return fullest([self.training.memory, *largest])
 
 
 def prepare(config: Config, pricing: CostProvider | None = None, *, whole: bool = False) -> Job:
@@ -138,13 +152,25 @@ def _planned(config: Config, options: Options) -> Planned:
     dtype = config.train.dtype
     if (network := network_of(config)) is not None:
         return Planned(config, network.plan(options), network.losses, network.model)
-    lengths = buckets_of(config.data)
-    if lengths is None:
-        model, losses = _built(config)
-        if not losses:
-            options = _forward_only(options)
-        training = plan_model(model, options, dtype, train=bool(losses))
-        return Planned(config, training, losses, model)
+    if buckets_of(config.data) is not None:
+        try:
+            return _in_buckets(config, options)
+        except LimitError as error:
+            raise _with_limit_that_works(config, options, error) from None
+    model, losses = _built(config)
+    if not losses:
+        options = _forward_only(options)
+    training = plan_model(model, options, dtype, train=bool(losses))
+    return Planned(config, training, losses, model)
+
+
+def _in_buckets(config: Config, options: Options) -> Planned:
+    """Plan the largest bucket and the largest step, before the first one.
+
+    Raises:
+        LimitError: they need more memory than the limit.
+        SymgraphError: batches cannot be in one step.
+    """
     of_buckets: tuple[Loss, ...] = ()
 
     def of_length(bucket: int, rows: int | None = None) -> Model:
@@ -152,13 +178,59 @@ def _planned(config: Config, options: Options) -> Planned:
         model, of_buckets = _built(config, bucket, rows)
         return model
 
-    buckets = Buckets(of_length, max(lengths), (), options, dtype=dtype)
+    longest = max(buckets_of(config.data) or ())
+    batches = 1 if is_by_time(config.data) else batches_per_step(config.data)
+    dtype = config.train.dtype
+    buckets = Buckets(of_length, longest, (), options, dtype=dtype, batches=batches)
     if not of_buckets:
         raise ConfigError(
             f"data.buckets: {config.model} has no loss, and only networks with a loss have "
             "buckets; use data.sequence_length"
         )
-    return Planned(config, buckets.default, of_buckets, buckets=buckets)
+    planned = Planned(config, buckets.default, of_buckets, buckets=buckets)
+    return replace(planned, largest=_largest_step(planned))
+
+
+def _largest_step(planned: Planned) -> StepPrograms:
+    """Return the largest step that may come.
+
+    All its batches are of the largest bucket; by time, all its micro-batches are of that length.
+    """
+    config, data = planned.config, planned.config.data
+    longest, batches = max(buckets_of(data) or ()), batches_per_step(data)
+    if not is_by_time(data):
+        return planned.step((longest,) * batches)
+    rows = rows_of(data, len(planned.training.sizes))
+    return planned.step(
+        first_allowed(even_recipes(longest, rows, batches * samples_of(config)), planned.step)
+    )
+
+
+def _with_limit_that_works(config: Config, options: Options, error: LimitError) -> LimitError:
+    """Return the error with the smallest limit that really works.
+
+    By time, micro-batches are planned once the largest bucket fits, and may need more than it does.
+    With a limit that lets them fit, in turn, the largest bucket may be planned in another way.
+    """
+    given, first = options.memory, error
+    if given is None or not is_by_time(config.data):
+        return first
+    limit = given
+    while error.smallest > limit:
+        limit = error.smallest
+        try:
+            _in_buckets(config, replace(options, memory=limit))
+        except LimitError as other:
+            error = other
+            continue
+        if error is not first:
+            error = LimitError(
+                f"the micro-batches of a step need {bytes_text(limit)} ({limit} bytes) on a "
+                f"device, more than the limit of {bytes_text(given)}; that is the smallest limit "
+                "that works",
+                limit,
+            )
+    return error
 
 
 def _built(
@@ -189,7 +261,13 @@ def _job_of(planned: Planned, whole: bool) -> Job:
     if planned.buckets is not None:
         scoring = planned.buckets.scoring()
         return Job(
-            config, training, scoring.default, losses, buckets=planned.buckets, scoring=scoring
+            config,
+            training,
+            scoring.default,
+            losses,
+            buckets=planned.buckets,
+            scoring=scoring,
+            largest=planned.largest,
         )
     assert model is not None
     evaluation = training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from partitioner.views.picture import group_devices
 from partitioner.views.report import body_flops, parameter_bytes
 from runtime.engine.session import Session
 from runtime.planning.plan import Plan
-from runtime.schedule.replay import Costs, peak_in_flight, simulate
+from runtime.schedule.replay import Costs, RankMemory, peak_in_flight, simulate
 
 
 def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], float, float]:
@@ -41,7 +42,10 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
     seconds = {k: s for row in ranks for k, s in row["bodies"].items()}
     costs = Costs(lambda key: seconds.get(str(key), 0.0))
     predicted = simulate(plan.schedule, plan.partition, costs).makespan
-    rows = [row | _measured(plan, row["stage"], seconds, ranks) for row in plan_rows(plan)]
+    rows = [
+        row | _measured(plan, row["stage"], seconds, ranks)
+        for row in plan_rows(plan, session.memory)
+    ]
     busy = len(plan.sizes) * sum(seconds.values())
     return rows, predicted, busy
 
@@ -53,8 +57,13 @@ def placement_of(plan: Plan) -> dict[str, str | list[str]]:
     return {group: d[0] if len(d) == 1 else d for group, d in names.items()}
 
 
-def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return the figures of each stage that are known before a run: sizes per step, peak memory."""
+def plan_rows(plan: Plan, memory: Sequence[RankMemory]) -> list[dict[str, Any]]:
+    """Return the figures of each stage that are known before a run: sizes per step, peak memory.
+
+    Args:
+        plan: the plan of a batch.
+        memory: of each rank in a step, which may have several batches.
+    """
     partition = plan.partition
     micro_batches = len(plan.sizes)
     kept = kept_bytes(partition)
@@ -72,7 +81,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
                 "parameter_bytes": parameter_bytes(partition, stage, set(plan.parameters)),
                 "activation_bytes": kept[stage],
                 "in_flight": in_flight[rank],
-                "peak_bytes_predicted": plan.memory[rank].peak,
+                "peak_bytes_predicted": memory[rank].peak,
                 "bytes_sent": micro_batches * sum(e.type.nbytes for e in sends),
                 "messages": micro_batches * len(sends),
             }

@@ -162,8 +162,9 @@ def is_by_time(data: Section) -> bool:
     return isinstance(data, _Text) and data.micro_batches == BY_TIME
 
 
-def sentences_of(data: _Text, micro_batches: int) -> tuple[int, ...]:
+def rows_of(data: Section, micro_batches: int) -> tuple[int, ...]:
     """Return the numbers of sentences that a micro-batch by_time may have, in rising order."""
+    assert isinstance(data, _Text), "other data has no micro-batches by_time"
     usual = -(-data.batch_size // micro_batches)
     return data.rows or tuple(sorted({max(1, usual // 2), usual, 2 * usual}))
 

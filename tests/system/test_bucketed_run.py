@@ -15,7 +15,7 @@ from runtime.training.job import prepare
 from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, LimitError
 from tests.helpers.profiles import ESTIMATES
 from tests.helpers.small_lm import write_bucketed
 
@@ -91,6 +91,35 @@ def priced(folder, call):
 def test_the_plan_says_which_bucket_it_shows(tmp_path):
     text, _ = plan_report(prepare(load_config(str(write_bucketed(tmp_path)))))
     assert "of the buckets 4, 7, 12 the largest is shown" in text
+
+
+@pytest.mark.parametrize("by", ["by_bucket", "by_time"])
+def test_a_limit_that_planning_accepts_is_enough_for_every_step(tmp_path, by):
+    """`plan` counted one batch, and `train` stopped at the first step that needed more. By time,
+    the limit that was named was that of the largest bucket alone, and did not work either."""
+    path, given = write_bucketed(tmp_path), f"data.micro_batches={by}"
+    with pytest.raises(LimitError, match="that is the smallest limit that works") as error:
+        prepare(load_config(str(path), [given, "partition.memory=1000"]))
+    smallest = error.value.smallest
+    with pytest.raises(LimitError) as error:
+        prepare(load_config(str(path), [given, f"partition.memory={smallest - 1}"]))
+    assert error.value.smallest == smallest
+    summary, _, _ = run(path, given, f"partition.memory={smallest}")
+    peaks = [stage["peak_bytes_predicted"] for stage in summary["stages"]]
+    assert max(peaks) <= smallest
+
+
+def test_memory_is_told_of_all_batches_of_a_step(tmp_path):
+    """What a step of one batch holds stood beside what steps of two had held."""
+    path = write_bucketed(tmp_path, "buckets: [12], batches_per_step: 2")
+    text, figures = plan_report(prepare(load_config(str(path))))
+    assert "at the worst moment of a step of 2 batches of the largest bucket" in text
+    alone = prepare(load_config(str(path), ["data.batches_per_step=1"])).training.memory
+    summary, _, _ = run(path, "train.steps=2")
+    for known, ran in zip(figures["stages"], summary["stages"], strict=True):
+        assert known["peak_bytes_predicted"] == ran["peak_bytes_predicted"]
+        assert ran["peak_bytes_predicted"] > 1.1 * alone[ran["rank"]].peak
+        assert ran["peak_bytes_measured"] == pytest.approx(ran["peak_bytes_predicted"], rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partitioner.costs.cost import CostTable
@@ -14,15 +14,15 @@ from runtime.planning.plan import Plan, PlanCandidate
 from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.profiling.report.text import interval_words
-from runtime.schedule.replay import simulate
+from runtime.schedule.replay import RankMemory, simulate
 from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.draw import chart, legend
 from runtime.training.job import Job, machine_of
 from runtime.training.summary import placement_of, plan_rows
 from symgraph.app.config import Config
-from symgraph.app.data_config import buckets_of
+from symgraph.app.data_config import buckets_of, is_by_time
 from symgraph.core.columns import aligned_columns
-from symgraph.core.units import bytes_text, seconds_text, si_text
+from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
@@ -46,7 +46,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     parts = [
         head,
         "partition (one micro-batch):\n" + table(plan.partition, set(plan.parameters)),
-        "memory at the worst moment:\n" + memory_table(plan),
+        f"memory at the worst moment{_of_step(job)}:\n" + memory_table(plan, job.memory),
         _predicted(job, timeline, figures)
         + interval_words(prices, timeline.makespan)
         + f", bubble {timeline.bubble_fraction:.1%} of all ranks' time, {_basis(prices)}\n"
@@ -103,7 +103,7 @@ def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
         "lower_bound_seconds": plan.bound,
         "placement": placement_of(plan),
         "devices": list(config.devices),
-        "stages": plan_rows(plan),
+        "stages": plan_rows(plan, job.memory),
     }
 
 
@@ -168,14 +168,23 @@ def how(plan: Plan) -> str:
     return text
 
 
-def memory_table(plan: Plan) -> str:
-    """Return what the memory of each device consists of at its worst moment."""
+def _of_step(job: Job) -> str:
+    """Say of which step the memory is told, if it has more than one batch."""
+    parts = 1 if job.largest is None else len(job.largest.parts.plans)
+    if parts == 1:
+        return ""
+    noun = "micro-batch" if is_by_time(job.config.data) else "batch"
+    return f" of a step of {count_text(parts, noun)} of the largest bucket"
+
+
+def memory_table(plan: Plan, memory: Sequence[RankMemory]) -> str:
+    """Return what the memory of each device, in a plan's steps, consists of at its worst moment."""
     parts = ("parameters", "optimizer", "scratch", "gradients", "activations", "transient", "peak")
     shown = [name for name in parts if plan.grads or name not in ("optimizer", "gradients")]
     rows: list[tuple[str, ...]] = [("rank", "device", *shown, "at")]
-    for rank, memory in enumerate(plan.memory):
-        texts = [bytes_text(getattr(memory, name)) for name in shown]
-        rows.append((str(rank), str(plan.devices[rank]), *texts, str(memory.at)))
+    for rank, held in enumerate(memory):
+        texts = [bytes_text(getattr(held, name)) for name in shown]
+        rows.append((str(rank), str(plan.devices[rank]), *texts, str(held.at)))
     return "\n".join(aligned_columns(rows))
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from partitioner.costs.consistency import consistency
 from partitioner.costs.cost import Speed
+from runtime.planning.account import fullest
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.mixed_step import sent_bytes
 from runtime.planning.plan import Plan
@@ -142,10 +143,9 @@ class Profile:
         return self._mean(sent_bytes(m.record.step) for m in self.mixtures)
 
     @property
-    def memory(self) -> list[RankMemory]:
+    def memory(self) -> tuple[RankMemory, ...]:
         """The memory of each rank for the mixture that needs most."""
-        ranks = zip(self.baseline_memory, *(m.memory for m in self.mixtures), strict=True)
-        return [max(of_rank, key=lambda memory: memory.peak) for of_rank in ranks]
+        return fullest([self.baseline_memory, *(m.memory for m in self.mixtures)])
 
     def every(self, *, predicted: bool = False) -> Floats:
         """Return the measured or predicted seconds of all steps, in order."""

@@ -202,7 +202,7 @@ class Trial:
 
     def summary(self, profile: Profile) -> dict[str, Any]:
         """Return all keys of `--json` for a profiled run."""
-        found = (
+        return (
             {
                 "train_loss": profile.loss if math.isfinite(profile.loss) else None,
                 "steps": profile.steps,
@@ -214,9 +214,6 @@ class Trial:
             | about(self.job, self.recorder.trainer)
             | figures(profile)
         )
-        for row in found["stages"]:
-            row["peak_bytes_predicted"] = profile.memory[row["rank"]].peak
-        return found
 
     def outcome(self, again: Shared | None = None) -> Outcome:
         """Return the profile and summary of all measured steps; `again` as for `profile`."""

@@ -22,7 +22,7 @@ from symgraph.app.data_config import (
     TextConfig,
     TextData,
     is_by_time,
-    sentences_of,
+    rows_of,
 )
 from symgraph.core.errors import ConfigError
 from symgraph.frontend.io import DataBatch, DataDesc
@@ -153,7 +153,7 @@ def _timed(ids: Ids, data: TextConfig, config: Config) -> TimedSentences:
         sentences(ids),
         data.batch_size,
         max(data.buckets),
-        sentences_of(data, parts),
+        rows_of(data, parts),
         data.lengths,
         IGNORED,
         "data",

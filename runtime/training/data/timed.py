@@ -130,7 +130,7 @@ class TimedSentences:
         """Choose the recipes by the prices of the buckets.
 
         Raises:
-            ScheduleError: a step of the longest sentences needs more memory than the limit.
+            LimitError: a step of the longest sentences needs more memory than the limit.
         """
         times = Times.of(buckets, self.lengths, self.rows, self.describe)
 
@@ -144,7 +144,7 @@ class TimedSentences:
             self.lengths,
             times,
             sentences=self.step_size,
-            require=require_memory if buckets.default.options.memory is not None else None,
+            require=require_memory if buckets.limited else None,
         )
 
     def describe(self, key: MicroBatchKey) -> list[DataDesc]:

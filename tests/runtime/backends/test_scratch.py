@@ -101,7 +101,7 @@ def test_what_is_planned_is_what_is_taken(groups, name):
         return
     assert memory.scratch == held
     assert bool(held) == (context.kind == "gpu" or on_cpus)
-    head, row = (line.split("  ") for line in memory_table(made).splitlines()[:2])
+    head, row = (line.split("  ") for line in memory_table(made, made.memory).splitlines()[:2])
     shown = dict(zip([w.strip() for w in head if w], [w.strip() for w in row if w], strict=True))
     assert shown["scratch"] == bytes_text(held)
     assert memory.peak > memory.scratch + memory.parameters

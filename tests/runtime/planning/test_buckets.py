@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from runtime.engine.bucket_session import BucketSession
 from runtime.planning.costs.prices import NOMINAL
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
-from symgraph.core.errors import GraphError, RunError, ScheduleError
+from symgraph.core.errors import GraphError, LimitError, RunError, ScheduleError
 from tests.helpers.buckets import (
     HIDDEN,
     VOCAB,
@@ -254,10 +255,52 @@ def test_a_step_of_several_batches_keeps_to_the_memory_limit():
     with ThreadCluster(2) as cluster:
         session, _ = start(buckets, cluster)
         session.step_batches([batch(3)])
-        with pytest.raises(ScheduleError, match=r"a step of 4 batches needs .* on cpu\(\d\), more"):
+        with pytest.raises(LimitError, match=r"a step of 4 batches needs .* on cpu\(\d\), more"):
             session.step_batches([batch(9)] * 4)
-        with pytest.raises(ScheduleError, match="more than the limit"):
+        with pytest.raises(LimitError, match="more than the limit"):
             session.step_batches([batch(20)])
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-v"])
+def test_no_step_of_smaller_buckets_needs_more_than_one_of_the_largest(schedule):
+    """Steps were checked when they first came: one of long sentences ended a run after hours, and
+    short micro-batches that came first, to save time, could need more than long ones."""
+    free = make_buckets(lstm(), batch(9), options(2, schedule), batches=3)
+    limit = max(m.peak for m in free.default.account.step.packed)
+    with pytest.raises(LimitError, match=r"of 3 batches by .* smallest limit that") as error:
+        make_buckets(lstm(), batch(9), options(2, schedule, memory=limit - 1), batches=3)
+    assert error.value.smallest == limit
+    buckets = make_buckets(lstm(), batch(9), options(2, schedule, memory=limit), batches=3)
+    for length in (7, 5, 2):
+        free.plan(length, batch(length).descriptions)
+        buckets.plan(length, batch(length).descriptions)
+    mixed = [*combinations_with_replacement((9, 7, 5, 2), 3)]
+    peaks = [max(m.peak for m in buckets.step(keys).memory) for keys in mixed]
+    assert peaks[0] == limit == max(peaks)
+    if schedule != "gpipe":  # the fastest order needs more, where it may
+        assert max(m.peak for keys in mixed for m in free.step(keys).memory) > limit
+
+
+def test_a_limit_is_for_all_batches_of_a_step_in_pieces_of_any_size():
+    """Four samples in three micro-batches are pieces of two sizes."""
+    for schedule in ("gpipe", "1f1b"):
+        how = options(2, schedule, 3, memory=1)
+        with pytest.raises(LimitError) as error:
+            make_buckets(lstm(), batch(6), how, batches=2)
+        fitting = replace(how, memory=error.value.smallest)
+        buckets = make_buckets(lstm(), batch(6), fitting, batches=2)
+        assert max(m.peak for m in buckets.step((6, 6)).memory) <= error.value.smallest
+
+
+def test_stages_run_again_so_that_all_batches_fit():
+    """Recomputation was chosen for a step of one batch, and a step of two did not fit."""
+    free = make_buckets(lstm(), batch(9), options(2), batches=2).default
+    limit = max(m.peak for m in free.account.step.packed) - 1
+    assert max(m.peak for m in free.memory) < limit
+    how = options(2, memory=limit, recompute="auto")
+    buckets = make_buckets(lstm(), batch(9), how, batches=2)
+    assert buckets.default.choice.recompute
+    assert max(m.peak for m in buckets.step((9, 9)).memory) <= limit
 
 
 def test_the_order_of_backward_runs_is_not_for_scores():

@@ -14,7 +14,7 @@ from runtime.planning.costs.prices import NOMINAL
 from runtime.planning.micro_batches import Recipes, Times, best_cut, least_padding
 from runtime.training.data.timed import TimedSentences
 from runtime.transports import ThreadCluster
-from symgraph.core.errors import ConfigError, ScheduleError
+from symgraph.core.errors import ConfigError, LimitError
 from tests.helpers.buckets import (
     PAD,
     VOCAB,
@@ -119,14 +119,14 @@ def test_recipes_fit_the_memory():
 
     def require(recipe):
         if max(key.rows * key.bucket for key in recipe) > 18:
-            raise ScheduleError("too large")
+            raise LimitError("too large")
 
     steps = [falling(np.random.default_rng(i), 8) for i in range(6)]
     recipes = Recipes.choose(steps, LENGTHS, TIMES, sentences=8, require=require)
     largest = {max(key.rows * key.bucket for key in recipe) for recipe in recipes.known}
     assert max(largest) <= 18
     assert len(recipes.known) > 1
-    with pytest.raises(ScheduleError, match="too large"):
+    with pytest.raises(LimitError, match="too large"):
         Recipes.choose(steps, LENGTHS, replace(TIMES, rows=(4, 8)), sentences=8, require=require)
 
 

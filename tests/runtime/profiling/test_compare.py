@@ -217,7 +217,7 @@ def test_one_batch_a_step_is_predicted_as_its_plan_is(tmp_path):
         plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
     ).makespan
     assert predict(step, prices).makespan == pytest.approx(alone)
-    rows = plan_rows(plan)
+    rows = plan_rows(plan, plan.memory)
     assert sent_bytes(step) == sum(row["bytes_sent"] for row in rows) > 0
 
 
