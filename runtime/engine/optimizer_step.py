@@ -111,6 +111,10 @@ class OptimizerStep:
     saved: float
     #: The sum of `saved` over all ranks in the last step.
     saved_sum: float
+    #: A number for the batches that this rank has read: less than 2**20, and equal on all ranks.
+    read: int
+    #: Whether it was equal in the last step.
+    alike: bool
     #: The sums of the plan's figures over all ranks in the last step.
     figures: dict[str, float]
     #: Whether the last step was left out because a figure or a norm was not finite.
@@ -135,6 +139,7 @@ class OptimizerStep:
         self.states = {}
         self.stop = self.stopped = False
         self.saved = self.saved_sum = 0.0
+        self.read, self.alike = 0, True
         self.loss_scale = plan.options.loss_scale
         self.figures = {}
         self.groups = collective_groups(plan.partition)
@@ -222,9 +227,9 @@ class OptimizerStep:
         return self._sums
 
     def reduce(self, rank: Rank) -> None:
-        """Exchange norms, figures, how far a save is, and the wish to stop."""
+        """Exchange norms, figures, what was read, how far a save is, and the wish to stop."""
         norms = len(self._names)
-        vector = np.zeros(norms + len(self._figure_names) + 2)
+        vector = np.zeros(norms + len(self._figure_names) + 4)
         places = [
             place
             for place, name in enumerate(self._names)
@@ -238,11 +243,13 @@ class OptimizerStep:
         local = as_floats(sums, values)
         for place, name in enumerate(self._figure_names, norms):
             vector[place] = local.get(name, 0.0)
-        vector[-2:] = self.saved, float(self.stop)
+        vector[-4:] = self.read, self.read**2, self.saved, float(self.stop)
         rank.transport.allreduce(vector)
         squares = float(np.sum(vector[:norms]))
         self.figures = dict(zip(self._figure_names, map(float, vector[norms:]), strict=False))
         self.saved_sum, self.stopped = float(vector[-2]), bool(vector[-1] > 0)
+        # Of equal numbers alone, the mean of the squares is the square of the mean; both are exact.
+        self.alike = bool(rank.transport.size * vector[-3] == vector[-4] ** 2)
         self._rescale(squares)
 
     def _rescale(self, squares: float) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Self
 
 from runtime.transports import Cluster, launched_by_mpi, make_cluster
-from runtime.transports.base import T, failure_of
+from runtime.transports.base import T, error_text, failure_of
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.app.config import Config
 from symgraph.core.context import Context
@@ -85,7 +85,8 @@ class Clusters:
         for cluster in self._clusters.values():
             cluster.complete()
 
-    def leave(self, status: int) -> None:
-        """Leave all clusters after a failure with this exit status; see Cluster.leave."""
+    def leave(self, status: int, error: BaseException) -> None:
+        """Leave all clusters after an error with this exit status; see Cluster.leave."""
+        why = "" if isinstance(error, KeyboardInterrupt) else error_text(error)
         for cluster in self._clusters.values():
-            cluster.leave(status)
+            cluster.leave(status, why)

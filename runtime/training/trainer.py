@@ -24,7 +24,7 @@ from runtime.planning.micro_batches import Recipes
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import Saves, locked, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
-from runtime.training.data.base import Dataset, Inputs
+from runtime.training.data.base import Dataset, Inputs, brief_digest
 from runtime.training.data.timed import TimedSentences
 from runtime.training.job import Job, create_optimizer, plan_facts, require_loss
 from runtime.training.loss import mean_loss
@@ -34,6 +34,7 @@ from runtime.training.signals import StopSignals
 from runtime.training.summary import placement_of, stage_rows
 from runtime.transports import Cluster
 from runtime.transports.agreement import (
+    agree_on_batches,
     agree_on_blas,
     agree_on_data,
     agree_on_settings,
@@ -42,7 +43,7 @@ from runtime.transports.agreement import (
 from runtime.transports.base import Transport
 from runtime.transports.versions import versions
 from symgraph.app.config import Config
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.units import count_text
 from symgraph.frontend.io import DataBatch
 
@@ -112,7 +113,8 @@ class Trainer:
         if self._timed is not None and job.buckets is not None:
             self._timed.plan(job.buckets)
         self.valid = data.source("held-out", config, job.model)
-        cluster.run(lambda transport: agree_on_data(transport, data.digest))
+        read = f"{data.digest}, {self.total_steps} steps"
+        cluster.run(lambda transport: agree_on_data(transport, read))
         arrays = initial_arrays(job, cluster)
         names = config.evaluate.metrics
         self.metrics = HeldOutMetrics(names, job.model, job.evaluation) if names else None
@@ -272,10 +274,20 @@ class Trainer:
             on_evaluation(self._evaluated, self._held_out)
 
     def _step(self, batches: Sequence[DataBatch], *, stop: bool) -> dict[str, float]:
-        """Run a training step, in whose sums ranks also tell how far a save is."""
+        """Run a training step, in whose sums ranks also tell how far a save is.
+
+        Raises:
+            RunError: on all ranks, if they have read different batches.
+        """
         if self.saves is not None:
             self.saves.tell()
+        cluster, updaters = self.training.cluster, self.training.updaters.values()
+        read = 0 if len(cluster.ranks) == cluster.size else brief_digest(batches)
+        for updater in updaters:
+            updater.read = read
         figures = self.training.step_batches(batches, stop=stop)
+        if not all(updater.alike for updater in updaters):
+            cluster.run(lambda transport: agree_on_batches(transport, self.training.steps, read))
         if self.saves is not None:
             self.saves.hear()
         return figures
@@ -369,9 +381,15 @@ class Trainer:
         total = self.total_steps
         number = first
         while total is None or number < total:
-            if self.source.begins_epoch(number):
-                self.training.reset_states()
-            yield number, self.source.batches(number)
+            try:
+                if self.source.begins_epoch(number):
+                    self.training.reset_states()
+                batches = self.source.batches(number)
+            except ConfigError as error:
+                if number == first:
+                    raise
+                raise RunError(str(error)) from error  # data that could be read before
+            yield number, batches
             number += 1
 
     def evaluate(self) -> Figures:

@@ -266,8 +266,13 @@ class Cluster(Protocol):
         """Close; raise `PeerFailed` if a rank has failed since this one's work was done."""
         self.close()
 
-    def leave(self, status: int) -> None:
-        """Stop after a failure; a process that is one of several ranks exits with `status`."""
+    def leave(self, status: int, why: str = "") -> None:
+        """Stop after a failure; a process that is one of several ranks exits with `status`.
+
+        Args:
+            status: The exit status.
+            why: What the other ranks are told, unless they know of a failure.
+        """
         ...
 
     def __enter__(self) -> Self:
@@ -419,5 +424,9 @@ def failure_of(rank: int, what: str, error: BaseException) -> Failure:
     """
     if not isinstance(error, PeerFailed):
         error.add_note(f"on rank {rank}{f', at {what}' if what else ''}")
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return Failure(rank, what, text, exit_status(error))
+    return Failure(rank, what, error_text(error), exit_status(error))
+
+
+def error_text(error: BaseException) -> str:
+    """Return the words in which other ranks hear of an error."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

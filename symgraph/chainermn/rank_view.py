@@ -118,10 +118,10 @@ def _check_pairs(sends: dict[Address, SymNode], recvs: dict[Address, SymNode]) -
                     for (a, b, t), n in others.items()
                     if (a, b) == (source, target)
                 ]
+                way = f"{'from' if ours is sends else 'to'} rank {own_rank}"
+                fits = f"{', '.join(known)} {way}" if known else f"nothing {way} that would fit it"
                 raise GraphError(
-                    f"{node.name!r} of rank {own_rank} has tag {tag}, but rank {peer} {verb} "
-                    f"{', '.join(known) or 'nothing'} {'from' if ours is sends else 'to'} rank "
-                    f"{own_rank} that would fit it"
+                    f"{node.name!r} of rank {own_rank} has tag {tag}, but rank {peer} {verb} {fits}"
                 )
 
 

@@ -25,17 +25,37 @@ def test_ranks_have_the_bits_and_metrics_of_threads(name):
     assert found["train_loss"] == here["train_loss"]
 
 
-def test_held_out_data_that_one_rank_cannot_read_end_all_ranks_before_a_step(tmp_path):
-    """They were read after training; ranks that can read them do not wait for one that cannot."""
+def write_config(tmp_path: Path, data: str) -> Path:
     (tmp_path / "nets.py").write_text(Path(nets.__file__).read_text(encoding="utf-8"))
     config = tmp_path / "run.yaml"
     config.write_text(
         "model: nets.py:build\n"
-        "data: {function: nets.py:batches, valid: nets.py:lost_on_rank_1, batch_size: 16}\n"
+        f"data: {{{data}, batch_size: 16}}\n"
         "devices: [cpu(0), cpu(1)]\n"
         "group2ctx: {a: cpu(0), b: cpu(1)}\n"
-        "train: {steps: 4}\n"
+        "train: {steps: 8}\n"
     )
+    return config
+
+
+def test_ranks_that_read_different_batches_end_at_that_step(tmp_path):
+    """One rank's file was shorter: data met the labels of other batches, without a word."""
+    ended = launch(2, "symgraph.run", write_config(tmp_path, "function: nets.py:shorter_on_rank_1"))
+    assert ended.status == 1, str(ended)
+    assert ended.lines("rank 1 has read another batch than rank 0 for step 5: all ranks need")
+
+
+def test_data_that_break_off_on_one_rank_are_a_failure_that_all_ranks_hear_of(tmp_path):
+    """It was bad input, after which a supervisor starts no run again, of a rank that "left"."""
+    ended = launch(2, "symgraph.run", write_config(tmp_path, "function: nets.py:broken_on_rank_1"))
+    assert ended.status == 1, str(ended)
+    assert ended.lines("error: data.function: .*failed at .*OSError: disk gone")
+    assert ended.lines("rank 0 stopped .*: rank 1 failed: RunError: data.function: .*disk gone")
+
+
+def test_held_out_data_that_one_rank_cannot_read_end_all_ranks_before_a_step(tmp_path):
+    """They were read after training; ranks that can read them do not wait for one that cannot."""
+    config = write_config(tmp_path, "function: nets.py:batches, valid: nets.py:lost_on_rank_1")
     ended = launch(2, "symgraph.run", config)
     assert ended.status == 2, str(ended)
     assert ended.lines("data.valid: .*failed at .*OSError: disk gone")

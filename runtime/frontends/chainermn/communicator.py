@@ -270,8 +270,17 @@ def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:
     """Join what each rank describes to one network (see symgraph.chainermn.rank_view.join).
 
     Every rank gets the same result, or the same error, before anything runs.
+
+    Raises:
+        GraphError: what a rank gives is no symbol, or messages do not fit each other.
     """
-    return join([from_json(text) for text in comm.allgather_obj(symbol.tojson())])
+    given = symbol.tojson() if isinstance(symbol, Symbol) else None
+    texts = comm.allgather_obj(given)
+    if None in texts:
+        raise GraphError(
+            f"join_ranks: rank {texts.index(None)} gives no symbol; every rank needs one"
+        )
+    return join([from_json(text) for text in texts])
 
 
 def _writable(out: Array | None) -> Array | None:

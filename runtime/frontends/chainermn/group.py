@@ -8,8 +8,9 @@ error; so are different calls of one group's ranks, which first tell each other 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from symgraph.core.errors import DTypeError, RunError
 from symgraph.core.types import Array
 
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 COLLECTIVE = (1 << 20) - 1  # the tag of collective calls; others are smaller
 
 
@@ -122,6 +125,20 @@ def wrong_message(rank: int, src: int, head: int, tag: int) -> RunError:
     )
 
 
+def _whole_call(
+    method: Callable[Concatenate[PeerGroup, Given], Result],
+) -> Callable[Concatenate[PeerGroup, Given], Result]:
+    """Decorate a call of a group: what fails once it has ended is not said to be in it."""
+
+    @wraps(method)
+    def call(group: PeerGroup, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        result = method(group, *args, **kwargs)
+        group.transport.waiting_for("")
+        return result
+
+    return call
+
+
 class PeerGroup(Group):
     """A group whose calls are messages between pairs; sums are in the order of ranks."""
 
@@ -129,23 +146,25 @@ class PeerGroup(Group):
         self, transport: Transport, ranks: Sequence[int] = (), numbers: list[int] | None = None
     ) -> None:
         """ranks: of the transport, all by default. numbers: counts the groups made so far."""
-        self._transport = transport
+        self.transport = transport
         self._ranks = tuple(ranks) or tuple(range(transport.size))
         self.rank, self.size = self._ranks.index(transport.rank), len(self._ranks)
         self._numbers = [0] if numbers is None else numbers
         self._number = self._numbers[0]  # the transport's tag
 
+    @_whole_call
     def send(self, message: Message, dst: int, tag: int) -> None:
-        self._transport.waiting_for(f"a send to rank {dst} with tag {tag}")
+        self.transport.waiting_for(f"a send to rank {dst} with tag {tag}")
         for ticket in self._post(message, dst, tag):
             ticket.wait()
 
+    @_whole_call
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        self._transport.waiting_for(f"a receive from rank {src} with tag {tag}")
+        self.transport.waiting_for(f"a receive from rank {src} with tag {tag}")
         return self._recv(src, tag, out)
 
     def _recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        there, number, receive = self._ranks[src], self._number, self._transport.recv
+        there, number, receive = self._ranks[src], self._number, self.transport.recv
         about = np.empty(2, np.int64)
         receive(about, there, number)
         size, head = about.tolist()
@@ -158,6 +177,7 @@ class PeerGroup(Group):
             receive(part, there, number)
         return message
 
+    @_whole_call
     def bcast(self, message: Message | None, root: int) -> Message:
         self._meet(call_text("bcast", root))
         return self._bcast(message, root)
@@ -169,6 +189,7 @@ class PeerGroup(Group):
             return message
         return self._recv(root, COLLECTIVE)
 
+    @_whole_call
     def _exchange(
         self,
         kind: str,
@@ -179,11 +200,13 @@ class PeerGroup(Group):
         self._meet(call_text(kind, root))
         return self._swap(outgoing, sources)
 
+    @_whole_call
     def allreduce(self, array: Array, out: Array) -> None:
         self._meet(call_text("allreduce", None, array.dtype, array.shape))
         terms = self._swap({0: Message.of(array)}, [] if self.rank else range(self.size))
         out[...] = self._bcast(None if self.rank else Message.of(_sum(terms)), 0).data
 
+    @_whole_call
     def reduce(self, array: Array, root: int) -> None:
         self._meet(call_text("reduce", root, array.dtype, array.shape))
         here = self.rank == root
@@ -191,22 +214,24 @@ class PeerGroup(Group):
         if here:
             array[...] = _sum(terms)
 
+    @_whole_call
     def reduce_scatter(self, array: Array) -> Array:
         self._meet(call_text("reduce_scatter", None, array.dtype, array.shape))
         parts = [Message.of(part) for part in np.split(array, self.size)]
         return _sum(self._swap(dict(enumerate(parts)), range(self.size)))
 
+    @_whole_call
     def split(self, color: int, key: int) -> PeerGroup:
         mine = Message.of(np.array([color, key, self._numbers[0]]))
         self._meet("split")
         rows = [m.data.tolist() for m in self._tell_all(mine)]
         self._numbers[0] = max(row[2] for row in rows) + 1
         same = sorted((row[1], r) for r, row in enumerate(rows) if row[0] == color)
-        return PeerGroup(self._transport, [self._ranks[r] for _, r in same], self._numbers)
+        return PeerGroup(self.transport, [self._ranks[r] for _, r in same], self._numbers)
 
     def _meet(self, text: str) -> None:
         """Let all ranks tell each other what they call; RunError if they differ."""
-        self._transport.waiting_for(text)
+        self.transport.waiting_for(text)
         mine = Message.of(np.frombuffer(text.encode(), np.uint8))
         texts = [m.data.tobytes().decode() for m in self._tell_all(mine)]
         require_same_calls(texts, DIFFERENT_CALLS)
@@ -217,7 +242,7 @@ class PeerGroup(Group):
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
         """Start a message; return the tickets to wait for before its arrays may change."""
-        there, number, send = self._ranks[dst], self._number, self._transport.send
+        there, number, send = self._ranks[dst], self._number, self.transport.send
         first, rest = message.parts()
         send(np.array([first.size, tag]), there, number)
         send(first, there, number)

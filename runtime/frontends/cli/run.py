@@ -271,7 +271,7 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         clusters.close()
     except (Exception, KeyboardInterrupt) as error:
         status = report(error, with_traceback=options.traceback)
-        clusters.leave(status)
+        clusters.leave(status, error)
         return status
     if here and options.json:
         print(json.dumps(summary), flush=True)

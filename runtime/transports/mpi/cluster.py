@@ -239,7 +239,7 @@ class MpiCluster(Cluster):
             self._raised, _process.unsaid = True, None
             raise peer_failed(self.rank, failure, ALL_CLOSED, "")
 
-    def leave(self, status: int) -> NoReturn:
+    def leave(self, status: int, why: str = "") -> NoReturn:
         """End this process with `status`, without MPI_Finalize, which may hang after a failure.
 
         Stays alive up to `GRACE_SECONDS`, until every rank has heard of the failure and leaves as
@@ -249,7 +249,8 @@ class MpiCluster(Cluster):
         _process.enter(CLOSING, END_SECONDS)
         if status:
             _process.failed = status
-            self._lifeline.abort(Failure(self.rank, "", f"it left with status {status}", status))
+            why = why or f"it left with status {status}"
+            self._lifeline.abort(Failure(self.rank, "", why, status))
         _flush()
         self._close(GRACE_SECONDS)
         os._exit(status)

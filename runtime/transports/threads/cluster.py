@@ -135,7 +135,11 @@ class _Run:
         endpoint = self.ends[rank] = ThreadTransport(rank, self, timeout)
         try:
             self.results[rank] = work(endpoint)
-        except BaseException as error:
+        except BaseException as raised:
+            error = raised
+            if isinstance(raised, SystemExit):  # which would end the program without a word
+                error = RunError(f"rank {rank} called sys.exit({raised.code!r}) in its work")
+                error.__cause__ = raised
             self.errors.append(error)
             self.fail(failure_of(rank, endpoint.what, error))
         finally:
@@ -391,7 +395,7 @@ class ThreadCluster(Cluster):
         for rank in self._ranks:
             rank.shutdown()
 
-    def leave(self, status: int) -> None:
+    def leave(self, status: int, why: str = "") -> None:
         """See `Cluster.leave`; all ranks are in this process, which goes on.
 
         If a rank has not stopped within `LEAVE_SECONDS`, stuck in code that is not ours, the

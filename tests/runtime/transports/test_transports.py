@@ -147,6 +147,18 @@ def test_first_real_error_is_raised_with_its_traceback_and_a_note():
     assert caught.value.__notes__ == ["on rank 2, at 2F0"]
 
 
+def test_a_rank_that_calls_exit_is_an_error():
+    """The program ended without a word, with status 0 while another rank was waiting."""
+
+    def work(end):
+        if end.rank == 1:
+            sys.exit(0)
+        end.recv(np.empty(1), 1, 7)
+
+    with ThreadCluster(2) as cluster, pytest.raises(RunError, match=r"rank 1 called sys.exit\(0\)"):
+        cluster.run(work)
+
+
 def test_an_echo_that_comes_before_the_real_error_is_not_raised():
     """A rank may tell its failure first, clean up, and raise only after others have stopped."""
     echoed = threading.Event()

@@ -110,7 +110,7 @@ def pair(first: dict, second: dict) -> list[sg.Symbol]:
         (
             {"tag": 1},
             {},
-            "'s' of rank 0 has tag 1, but rank 1 receives 'r' with tag 0 from",
+            "'s' of rank 0 has tag 1, but rank 1 receives 'r' with tag 0 from rank 0$",
         ),
         ({"rank": 0}, {}, "'s' of rank 0 names its own rank"),
         ({"rank": 2}, {}, "'s' of rank 0 names rank 2, but there are 2"),

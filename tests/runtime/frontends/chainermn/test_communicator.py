@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from runtime.frontends.chainermn import create_communicator
+import symgraph as mx
+from runtime.frontends.chainermn import create_communicator, join_ranks
 from runtime.frontends.chainermn.means import buckets
 from runtime.transports import ThreadCluster
-from symgraph.core.errors import ConfigError, PeerFailed, RunError
+from symgraph.core.errors import ConfigError, GraphError, PeerFailed, RunError
 from tests.fakes.fake_nccl import fake_nccl
 from tests.runtime.frontends.chainermn.checks import CHECKS, data
 
@@ -97,6 +98,25 @@ def test_a_wrong_tag_is_named():
         comm.send(data(2), 1, tag=4) if comm.rank == 0 else comm.recv(0, tag=5)
 
     run_wrong(work, RunError, "the next message of rank 0 has tag 4, but tag 5 is asked for")
+
+
+def test_a_network_that_one_rank_does_not_describe_is_told_on_all():
+    """A rank with nothing to add gave None, and ended in an AttributeError."""
+    run_wrong(
+        lambda comm: join_ranks(mx.sym.Variable("x") if comm.rank == 0 else None, comm),
+        GraphError,
+        "join_ranks: rank 1 gives no symbol; every rank needs one",
+    )
+
+
+def test_an_error_after_a_call_is_not_said_to_be_in_it():
+    def work(comm):
+        comm.allgather(data(3))
+        raise ValueError("my own")
+
+    with ThreadCluster(2, timeout=30) as cluster, pytest.raises(ValueError, match="my own") as told:
+        cluster.run(lambda end: work(create_communicator("naive", end)))
+    assert told.value.__notes__[-1] in ("on rank 0", "on rank 1")
 
 
 def test_sums_of_different_shapes_are_named():

@@ -108,10 +108,24 @@ def rewound():
     return READER
 
 
+def is_rank_1() -> bool:
+    return os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1"
+
+
 def lost_on_rank_1(batch_size: int):
-    if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    if is_rank_1():
         raise OSError("disk gone")
     return batches(batch_size, 99)
+
+
+def shorter_on_rank_1(batch_size: int, epoch: int):
+    found = [*batches(batch_size, epoch, 6 * batch_size)]
+    return found[:4] if is_rank_1() else found
+
+
+def broken_on_rank_1(batch_size: int):
+    yield from batches(batch_size, 0, 3 * batch_size)
+    yield from lost_on_rank_1(batch_size)
 
 
 def endless(batch_size: int):
