@@ -203,7 +203,11 @@ class Network:
     emitted: dict[int, int] = field(default_factory=dict)
     #: Those of the nodes, and of values of the file.
     names: Names = field(default_factory=Names)
+    #: Matrices that stay as they are in the file, since others read them.
+    kept: set[str] = field(default_factory=set)
     _constants: dict[str, Traced] = field(default_factory=dict)
+    #: Those of the constants that are stored transposed.
+    _turned: set[str] = field(default_factory=set)
     _made: int = 0
 
     # -- nodes -----------------------------------------------------------------------------------
@@ -268,7 +272,20 @@ class Network:
         if done is None:
             done = self._parameter(known, learned) if known.fixed else self._along_batch(known)
             self._constants[known.name] = done
-        return done
+        return done.transposed([1, 0]) if known.name in self._turned else done
+
+    def turned_matrix(self, known: Known) -> Traced:
+        """Return a known matrix transposed, as a parameter that is stored so if none is yet."""
+        name, array = known.name, known.arrays[0]
+        if name not in self._constants and name not in self.kept:
+            dense = min(array.strides, default=1) > 0
+            rows = np.ascontiguousarray(array.T) if dense else array.T
+            turned = Known((rows, rows), name, known.learned)
+            self._constants[name] = self._parameter(turned, learned=True)
+            self._turned.add(name)
+        if name in self._turned:
+            return self._constants[name]
+        return self.constant(known, learned=True).transposed([1, 0])
 
     def count_made(self, *arrays: Array) -> None:
         """Count arrays that were computed from the file; GraphError if they become too large."""

@@ -132,6 +132,10 @@ class Importer:
         if graph.sparse_initializer:
             raise GraphError("it has sparse initializers, which are not supported")
         self.readers.update(name for node in graph.node for name in node.input)
+        self.readers.update(o.name for o in graph.output)
+        self.network.kept.update(o.name for o in graph.output)
+        others = [node for node in graph.node if node.op_type not in ("MatMul", "Gemm")]
+        self.network.kept.update(name for node in others for name in node.input)
         self._initialize(graph, scope)
         infos = [i for i in graph.input if i.name not in scope.values]
         for name, given in constants.items():

@@ -26,16 +26,7 @@ def matrix_weight(node: OnnxNode, index: int, transposed: bool) -> Traced | None
         return None
     if transposed:
         return node.network.constant(value, learned=True)
-    rows = np.ascontiguousarray(value.arrays[0].T) if _dense(value) else value.arrays[0].T
-    name = value.name
-    known = node.network.args.get(name)
-    if known is not None and known.shape != rows.shape:
-        return None
-    return node.network.constant(Known((rows, rows), name, value.learned), learned=True)
-
-
-def _dense(value: Known) -> bool:
-    return min(value.arrays[0].strides, default=1) > 0
+    return node.network.turned_matrix(value)
 
 
 def merged(x: Traced, axes: int) -> Traced:

@@ -196,6 +196,26 @@ def test_a_weight_that_is_moved_is_one_parameter_unless_others_read_it():
     assert net.list_inputs().count("w") == 1
 
 
+@pytest.mark.parametrize("columns", [6, 3])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("reader", ["output", "Add", "Transpose", "Gemm"])
+def test_a_weight_of_matmul_that_others_read_is_not_turned_for_them(reader, first, columns):
+    """It was stored as FullyConnected has it, and the others read it transposed."""
+    others = {
+        "Add": [node("Add", ["w", "w"], ["z"])],
+        "Transpose": [node("Transpose", ["w"], ["z"])],
+        "Gemm": [node("Gemm", ["v", "w"], ["z"], transB=1)],
+    }
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    nodes[first:first] = others.get(reader, [])
+    outputs = ["y", "z" if reader in others else "w"]
+    weights = {"w": floats(6, columns), "v": floats(4, columns)}
+    net, args, _ = check(model(nodes, {"x": ["N", 6]}, outputs, **weights), 2, x=(None, 6))
+    assert net.list_inputs().count("w") == 1
+    if reader == "output":
+        np.testing.assert_array_equal(args["w"], weights["w"])
+
+
 def test_names_are_the_files():
     net, _, _ = sg.onnx.import_model(mlp())
     assert net.list_outputs() == ["y_output"]
