@@ -4,7 +4,8 @@
 
 Needs PyTorch and numpy and nothing else; the files in the tests are of version 2.13. Each case is
 `<name>.pt2`, written by `torch.export.save`, and `<name>.npz` with `input:<name>`, `output`,
-`grad:<parameter>` and `after:<buffer>`, the buffers that the forward pass has changed.
+`grad:<parameter>` and `after:<buffer>`, the buffers that the forward pass has changed. Networks
+that `from_torch` refuses are in the folder `refused`, without numbers.
 """
 
 from __future__ import annotations
@@ -231,6 +232,43 @@ class Losses(nn.Module):
         )
 
 
+class InPlace(nn.Module):
+    """A call in place on what dropout in evaluation mode returns, which is its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop, self.relu = nn.Linear(4, 3), nn.Dropout(0.5), nn.ReLU(inplace=True)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        x = self.layer(data)
+        y = self.relu(self.drop(x)) + x
+        return (torch.tanh_(y.to(torch.float32)) * y).sum()
+
+
+class Counting(nn.Module):
+    """A buffer that counts the steps, and that the output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+        self.register_buffer("steps", torch.zeros(4))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.steps.add_(1)
+        return data * self.weight + self.steps
+
+
+class Reading(nn.Module):
+    """Batch norm whose mean the output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.norm(data) + self.norm.running_mean
+
+
 def activations(x: torch.Tensor) -> torch.Tensor:
     kinds = (F.gelu, F.silu, F.elu, F.softplus, F.mish, F.hardswish, F.selu, F.logsigmoid)
     more = (F.softsign, F.hardsigmoid, F.hardtanh, torch.sigmoid, torch.tanh, F.relu)
@@ -286,10 +324,15 @@ def lookups(x: torch.Tensor) -> torch.Tensor:
     return y + F.one_hot(torch.tensor([0, 3, 1, 2]), 4) * x + x.expand(2, 4, 4).sum(0)
 
 
-FORMULAS = {
-    f.__name__: f
-    for f in (activations, arithmetic, reductions, shapes, parts, masks, products, lookups)
-}
+def quotients(x: torch.Tensor) -> torch.Tensor:
+    whole = (x * 10).long()
+    y = x * (torch.arange(16) // 5).view(4, 4) + whole // 3 + whole.int() // (whole.int().abs() + 1)
+    y = y + whole.div(4, rounding_mode="trunc") + 100 // (whole.abs() + 7) + torch.fmod(whole, 3)
+    return y * x + torch.floor_divide(x.detach(), 0.3)
+
+
+EACH = activations, arithmetic, reductions, shapes, parts, masks, products, lookups, quotients
+FORMULAS = {f.__name__: f for f in EACH}
 
 
 def ids(high: int, *shape: int) -> torch.Tensor:
@@ -332,6 +375,13 @@ def norms() -> nn.Module:
     )
 
 
+def frozen() -> nn.Module:
+    """A dense layer whose weight is not trained, before one that is."""
+    net = Weighted(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    net.layers[0].weight.requires_grad_(False)
+    return net
+
+
 # Each case: the network, its inputs, and the axis of the batch.
 CASES = {
     "lstm_lm": lambda: (LanguageModel(), (ids(30, 7, 6), padded(ids(30, 7, 6))), 1),
@@ -348,7 +398,15 @@ OPERATORS = {
     "norms": lambda: (norms(), (torch.randn(3, 3, 9, 9),), 0),
     "cells": lambda: (Cells(), (torch.randn(2, 3, 4),), 0),
     "states": lambda: (States(), (torch.randn(3, 2, 4),), 1),
+    "in_place": lambda: (InPlace().eval(), (torch.randn(3, 4),), 0),
+    "frozen": lambda: (frozen(), (torch.randn(3, 4),), 0),
     "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),
+}
+# Networks that are refused, each with one input.
+REFUSED = {
+    "counting": lambda: (Counting(), torch.randn(3, 4)),
+    "reading": lambda: (Reading(), torch.randn(3, 4)),
+    "indices": lambda: (nn.MaxPool2d(2, return_indices=True), torch.randn(2, 3, 4, 4)),
 }
 
 
@@ -369,14 +427,26 @@ def record(
     names = net.forward.__code__.co_varnames[1 : 1 + len(inputs)]
     arrays = {f"input:{n}": v.numpy() for n, v in zip(names, inputs, strict=True)}
     arrays |= {"output": output.detach().numpy()}
-    arrays |= {f"grad:{n}": p.grad.numpy() for n, p in net.named_parameters()}
+    grads = {n: p.grad for n, p in net.named_parameters() if p.requires_grad}
+    arrays |= {f"grad:{n}": grad.numpy() for n, grad in grads.items()}
     changed = {n: b for n, b in net.named_buffers() if not torch.equal(b, before[n])}
     arrays |= {f"after:{n}": b.numpy() for n, b in changed.items()}
     np.savez_compressed(folder / f"{name}.npz", **arrays)
 
 
+def record_refused(folder: Path) -> None:
+    """Write the networks that are refused, as they are and after run_decompositions."""
+    for name, make in REFUSED.items():
+        torch.manual_seed(len(name))
+        net, data = make()
+        program = torch.export.export(net, (data,))
+        torch.export.save(program, folder / f"{name}.pt2")
+        torch.export.save(program.run_decompositions(), folder / f"{name}_decomposed.pt2")
+
+
 def main(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "refused").mkdir(parents=True, exist_ok=True)
+    record_refused(folder / "refused")
     for name, make in (CASES | OPERATORS).items():
         torch.manual_seed(len(name))
         net, inputs, axis = make()

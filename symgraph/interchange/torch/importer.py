@@ -43,6 +43,8 @@ VIEWS = re.compile(
     r"|expand_as|select|slice|narrow|split|split_with_sizes|chunk|unbind|contiguous|alias|detach"
     r"|movedim|swapaxes"
 )
+SAME = re.compile(r"dropout|feature_dropout|alpha_dropout|to|type_as")  # if nothing changes
+STATISTICS = ("running_mean", "running_var")
 NEVER = 1 << 62
 
 
@@ -246,8 +248,11 @@ class _Importer:
     def _share(self, node: Node, first: str, at: int, in_place: bool) -> None:
         """Note what shares the memory of the first input; let a call in place change them all."""
         output = node.outputs[0]
-        view = VIEWS.fullmatch(node.target.split(".")[1]) is not None
-        if output is None or not (view or in_place):
+        base = node.target.split(".")[1]
+        view = VIEWS.fullmatch(base) is not None
+        same = SAME.fullmatch(base) is not None and not node.args.get("copy")
+        same = same and output is not None and self._values[output] is self._value(first)
+        if output is None or not (view or same or in_place):
             return
         root = self._roots.get(first, first)
         shares = self._shares.setdefault(root, [(root, True)])
