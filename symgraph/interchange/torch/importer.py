@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,6 @@ class _Importer:
         self._last: dict[str, int] = dict.fromkeys(program.outputs, NEVER)
         for at, node in enumerate(program.nodes):
             self._last |= dict.fromkeys(node.reads, at)
-        self._reads = Counter(name for node in program.nodes for name in node.reads)
         self._changed: dict[str, str] = {}  # what a call in place has changed -> its name
         self._begin(tensors)
 
@@ -179,20 +178,36 @@ class _Importer:
             )
 
     def _require_kept(self) -> None:
-        """Raise ConfigError if a buffer changes that the network reads."""
-        buffers = {i.name: i.target for i in self._program.inputs if i.kind == "buffer"}
-        changed = [n for n in buffers if n in self._changed and self._reads[n] > 1]
-        names = {target: name for name, target in buffers.items()}
+        """Raise ConfigError if a buffer or parameter changes that the network reads."""
+        outer = {i.name: i for i in self._program.inputs if i.kind in ("buffer", "parameter")}
+        names = {i.target: name for name, i in outer.items()}
+        needed = self._needed()
+        changed = {name: {name} for name in outer if name in self._changed}
         for tensor, target in self._program.mutations.items():
             value = self._values.get(tensor)
-            kept = target in self._aux or (value is not None and value.array is not None)
-            if not kept or (target not in self._aux and self._reads[names.get(target, "")] > 1):
-                changed.append(names.get(target, target))
-        if changed:
-            raise ConfigError(
-                f"buffer {buffers.get(changed[0], changed[0])!r} changes in the forward pass, "
-                "which only those of batch norm may"
-            )
+            if target not in self._aux and (value is None or value.array is None):
+                needed.add(tensor)  # it depends on the network's inputs
+            changed.setdefault(names.get(target, target), set()).add(tensor)
+        for name, states in changed.items():
+            if needed & {name, *states}:
+                kind, _, target = outer.get(name, ("buffer", name, name))
+                raise ConfigError(
+                    f"{kind} {target!r} changes in the forward pass, which only those of batch "
+                    "norm may" + (", if nothing else reads them" if target in self._aux else "")
+                )
+
+    def _needed(self) -> set[str]:
+        """Return what the outputs are computed from, besides the statistics of batch norm.
+
+        Tensors that share their memory count as the first of them.
+        """
+        roots = self._roots
+        needed = {roots.get(name, name) for name in self._program.outputs}
+        for node in reversed(self._program.nodes):
+            if any(roots.get(name, name) in needed for name in node.outputs if name):
+                found = {*node.reads} - {node.args.get(name) for name in STATISTICS}
+                needed |= {roots.get(name, name) for name in found}
+        return needed
 
     # -- one call ------------------------------------------------------------------------------
 
@@ -212,9 +227,22 @@ class _Importer:
                 self._values[name] = (
                     value if isinstance(value, Value) else Value(self._meta(name), value)
                 )
+        if "batch_norm" in node.target and node.args.get("training"):
+            self._note_statistics(node)
         first = node.args.get("self", node.args.get("input"))
         if isinstance(first, Ref):
             self._share(node, first, at, in_place)
+
+    def _note_statistics(self, node: Node) -> None:
+        """Note that batch norm changes statistics; their next values may be its last outputs."""
+        for name, after in zip_longest(STATISTICS, node.outputs[3:5]):
+            before = node.args.get(name)
+            if isinstance(before, Ref):
+                root = self._roots.get(before, before)
+                self._changed[root] = node.name
+                if after is not None:
+                    self._roots[after] = root
+                    self._shares.setdefault(root, [(root, True)]).append((after, True))
 
     def _folded(self, call: Call, convert: Any) -> Any:
         """Compute a call on constants, by the operators that it becomes."""

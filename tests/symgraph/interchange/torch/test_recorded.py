@@ -62,6 +62,20 @@ def test_shapes_state_dynamic_dimensions():
             sg.from_torch(DATA / "lstm_lm.pt2", shapes=shapes)
 
 
+@pytest.mark.parametrize("form", ["", "_decomposed"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("counting", "buffer 'steps' changes in the forward pass, which only those of batch norm"),
+        ("reading", r"buffer 'norm.running_mean' changes .* norm may, if nothing else reads them"),
+    ],
+)
+def test_what_is_refused_is_named(name, message, form):
+    """A buffer that was read by the name of its change became a constant, with its first value."""
+    with pytest.raises(sg.errors.ConfigError, match=message):
+        sg.from_torch(DATA / "refused" / f"{name}{form}.pt2")
+
+
 def test_statistics_of_batch_norm_are_states():
     """PyTorch's moving variance takes the unbiased one of the batch, MXNet's the biased one."""
     network, parameters, states = sg.from_torch(DATA / "resnet_block.pt2")
