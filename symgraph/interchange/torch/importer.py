@@ -114,13 +114,18 @@ class _Importer:
             if kind == "parameter":  # one variable for tied ones
                 key = place, array.shape
                 if key not in by_place:
-                    self._args[target] = array if array.shape else array.reshape(1)
-                    shape = self._args[target].shape
-                    variable = sym.Variable(target, shape=shape, dtype=meta.dtype)
-                    by_place[key] = Value(meta, variable)
+                    by_place[key] = Value(meta, self._parameter(name, target, array))
                 self._values[name] = by_place[key]
             else:
                 self._values[name] = Value(meta, array=array, name=target)
+
+    def _parameter(self, name: str, target: str, array: Array) -> Symbol:
+        """Return a parameter; training leaves it alone if it needs no gradient in PyTorch."""
+        array = array if array.shape else array.reshape(1)
+        if name in self._program.frozen:
+            return self._fixed(target, array)
+        self._args[target] = array
+        return sym.Variable(target, shape=array.shape, dtype=str(array.dtype))
 
     def _meta(self, name: str) -> Any:
         if name not in self._program.metas:

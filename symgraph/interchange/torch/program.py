@@ -79,6 +79,8 @@ class Program:
     mutations: Mapping[str, str]
     #: The types of all tensors by name.
     metas: Mapping[str, Meta]
+    #: The parameters that need no gradient, by their names in the graph.
+    frozen: frozenset[str] = frozenset()
 
 
 # -- sizes -----------------------------------------------------------------------------------------
@@ -283,7 +285,12 @@ class _Reader:
         if not outputs:
             raise ConfigError("it has no outputs that are tensors")
         nodes = tuple(map(self._node, field(self.graph, "nodes", list)))
-        return Program(tuple(self.inputs), nodes, tuple(outputs), mutations, metas)
+        frozen = frozenset(
+            i.name
+            for i in self.inputs
+            if i.kind == "parameter" and self._raw.get(i.name, {}).get("requires_grad") is False
+        )
+        return Program(tuple(self.inputs), nodes, tuple(outputs), mutations, metas, frozen)
 
     def _dtype(self, raw: Any) -> str:
         return dtype_of(field(raw, "dtype", int))

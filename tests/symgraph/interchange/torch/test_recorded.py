@@ -76,6 +76,16 @@ def test_what_is_refused_is_named(name, message, form):
         sg.from_torch(DATA / "refused" / f"{name}{form}.pt2")
 
 
+def test_parameters_that_need_no_gradient_are_not_trained():
+    """They were trained like all others."""
+    network, parameters, _ = sg.from_torch(DATA / "frozen.pt2")
+    attrs = network.attr_dict()
+    layers = [name for name in parameters if name.startswith("layers.")]
+    assert len(layers) == 4
+    for multiplier in ("__lr_mult__", "__wd_mult__"):
+        assert [n for n in layers if attrs[n].get(multiplier) == "0.0"] == ["layers.0.weight"]
+
+
 def test_statistics_of_batch_norm_are_states():
     """PyTorch's moving variance takes the unbiased one of the batch, MXNet's the biased one."""
     network, parameters, states = sg.from_torch(DATA / "resnet_block.pt2")
