@@ -206,6 +206,8 @@ def equal_shapes(c: Call, first: str = "self", second: str = "other") -> bool:
 
 
 def arithmetic(name: str, c: Call) -> Symbol:
+    if c.get("rounding_mode") is not None:
+        return whole_quotient(c, str(c.get("rounding_mode")))
     broadcast, plain = ARITHMETIC[name]
     second = "exponent" if name == "pow" else "other"
     x, y = operands(c, c.out.dtype, second=second)
@@ -215,27 +217,39 @@ def arithmetic(name: str, c: Call) -> Symbol:
     if name == "pow" and not isinstance(y, Symbol) and y in (0.5, 2):
         return sym.sqrt(x) if y == 0.5 else sym.square(x)
     made: Symbol = combined(broadcast, plain, x, y, equal_shapes(c, "self", second))
-    rounding = c.get("rounding_mode")
-    if rounding is None:
-        return made
-    return sym.floor(made) if rounding == "floor" else sym.trunc(made)
+    return made
 
 
 CONVERTERS.update({name: partial(arithmetic, name) for name in ARITHMETIC})
 
 
+def quotient(c: Call) -> tuple[Any, Any, Symbol, str]:
+    """Return both operands, their quotient, and the type in which it is computed.
+
+    That of whole numbers is float64: they are exact up to 2**53.
+    """
+    dtype = c.out.dtype if c.out.dtype.startswith("float") else "float64"
+    x, y = operands(c, dtype)
+    return x, y, combined("broadcast_div", lambda x, y: x / y, x, y, equal_shapes(c)), dtype
+
+
+def whole_quotient(c: Call, rounding: str) -> Symbol:
+    """Return a quotient that is rounded down ("floor"), or else towards 0."""
+    _, _, made, dtype = quotient(c)
+    made = sym.floor(made) if rounding == "floor" else sym.trunc(made)
+    return cast(made, dtype, c.out.dtype)
+
+
 @converts("floor_divide")
 def floor_divide(c: Call) -> Symbol:
-    x, y = operands(c, c.out.dtype)
-    return sym.floor(combined("broadcast_div", lambda x, y: x / y, x, y, equal_shapes(c)))
+    return whole_quotient(c, "floor")
 
 
 @converts("fmod")
 def fmod(c: Call) -> Symbol:
     """Return the remainder of a quotient that is rounded towards 0."""
-    dtype = c.out.dtype if c.out.dtype.startswith("float") else "float64"
-    x, y = operands(c, dtype)
-    whole = sym.trunc(combined("broadcast_div", lambda x, y: x / y, x, y, equal_shapes(c)))
+    x, y, made, dtype = quotient(c)
+    whole = sym.trunc(made)
     rest = x - combined("broadcast_mul", lambda x, y: x * y, whole, y, equal_shapes(c))
     return cast(rest, dtype, c.out.dtype)
 
