@@ -227,11 +227,13 @@ class _Importer:
             call = Call(self, node, metas)
             made = self._folded(call, convert) if fold else convert(call)
         made = made if isinstance(made, (list, tuple, Symbol)) else [made]
-        for name, value in zip(node.outputs, made, strict=False):
-            if name is not None:
+        for at_output, (name, value) in enumerate(zip_longest(node.outputs, made)):
+            if name is not None and value is not None:
                 self._values[name] = (
                     value if isinstance(value, Value) else Value(self._meta(name), value)
                 )
+            elif name in self._last:
+                raise Unsupported(f"its output {at_output}, {name!r}, is not supported, but read")
         if "batch_norm" in node.target and node.args.get("training"):
             self._note_statistics(node)
         first = node.args.get("self", node.args.get("input"))

@@ -68,10 +68,14 @@ def test_shapes_state_dynamic_dimensions():
     [
         ("counting", "buffer 'steps' changes in the forward pass, which only those of batch norm"),
         ("reading", r"buffer 'norm.running_mean' changes .* norm may, if nothing else reads them"),
+        ("indices", r"aten.max_pool2d_with_indices.default 'max_pool2d\w*': its output 1"),
     ],
 )
 def test_what_is_refused_is_named(name, message, form):
-    """A buffer that was read by the name of its change became a constant, with its first value."""
+    """A buffer that was read by the name of its change became a constant, with its first value.
+
+    The indices of max pooling were "read before it is made".
+    """
     with pytest.raises(sg.errors.ConfigError, match=message):
         sg.from_torch(DATA / "refused" / f"{name}{form}.pt2")
 
