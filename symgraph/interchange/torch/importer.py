@@ -177,9 +177,11 @@ class _Importer:
                 missing.setdefault(node.target, []).append(node.name)
         if missing:
             listed = [f"{t} ({names[0]!r}, {len(names)} in all)" for t, names in missing.items()]
+            several = "operators are" if len(missing) > 1 else "operator is"
+            other = ", or export it with program.run_decompositions()"
             raise ConfigError(
-                f"{len(missing)} operators are not supported: {'; '.join(listed)}; write the "
-                "module with others, or export it with program.run_decompositions()"
+                f"{len(missing)} {several} not supported: {'; '.join(listed)}; write the module "
+                f"with others{'' if self._program.decomposed else other}"
             )
 
     def _require_kept(self) -> None:

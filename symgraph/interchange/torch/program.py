@@ -81,6 +81,8 @@ class Program:
     metas: Mapping[str, Meta]
     #: The parameters that need no gradient, by their names in the graph.
     frozen: frozenset[str] = frozenset()
+    #: Whether run_decompositions has been called already.
+    decomposed: bool = False
 
 
 # -- sizes -----------------------------------------------------------------------------------------
@@ -196,6 +198,8 @@ class _Reader:
                 f"its schema is {version}, but only {MAJOR}.x is known: export the network again "
                 "with PyTorch 2.6 or newer"
             )
+        verifiers = text.get("verifiers")
+        self.decomposed = isinstance(verifiers, list) and "ATEN" in verifiers
         module = field(text, "graph_module", dict)
         self.graph = field(module, "graph", dict)
         self.signature = field(module, "signature", dict)
@@ -290,7 +294,9 @@ class _Reader:
             for i in self.inputs
             if i.kind == "parameter" and self._raw.get(i.name, {}).get("requires_grad") is False
         )
-        return Program(tuple(self.inputs), nodes, tuple(outputs), mutations, metas, frozen)
+        return Program(
+            tuple(self.inputs), nodes, tuple(outputs), mutations, metas, frozen, self.decomposed
+        )
 
     def _dtype(self, raw: Any) -> str:
         return dtype_of(field(raw, "dtype", int))

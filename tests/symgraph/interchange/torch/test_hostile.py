@@ -122,7 +122,17 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "other code": (
         lambda: graph(lambda g: g["nodes"][0].update(target="os.system")),
-        "1 operators are not supported: os.system",
+        r"1 operator is not supported: os.system .* or export it with program.run_decompositions",
+    ),
+    "other code, decomposed": (
+        lambda: edited(
+            MODEL,
+            lambda m: (
+                m.update(verifiers=["ATEN"]),
+                m["graph_module"]["graph"]["nodes"][0].update(target="os.system"),
+            ),
+        ),
+        r"1 operator is not supported: os.system \('conv2d', 1 in all\); write .* with others$",
     ),
     "cycle": (lambda: graph(lambda g: g["nodes"].reverse()), "is read before it is made"),
     "size as code": (
