@@ -94,6 +94,12 @@ class Machine:
         free = tuple([replace(device, memory=None) for device in self.devices])
         return replace(self, devices=free)
 
+    def with_limit(self, nbytes: int) -> Machine:
+        """Return the machine with its devices' lower memory limits raised to this."""
+        limits = [None if d.memory is None else max(d.memory, nbytes) for d in self.devices]
+        pairs = zip(self.devices, limits, strict=True)
+        return replace(self, devices=tuple([replace(d, memory=limit) for d, limit in pairs]))
+
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
         return tuple(d.context for d in self.devices)

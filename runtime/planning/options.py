@@ -140,6 +140,13 @@ class PlacementOptions(MemoryOptions):
         pairs = ((own.get(context), self.memory) for context in contexts)
         return tuple(min((x for x in pair if x is not None), default=None) for pair in pairs)
 
+    def with_limit(self, nbytes: int) -> Self:
+        """Return the options with lower limits, of `memory` and the machine, raised to this."""
+        raised = None if self.memory is None else max(self.memory, nbytes)
+        if self.machine is None:
+            return replace(self, memory=raised)
+        return replace(self, memory=raised, machine=self.machine.with_limit(nbytes))
+
     def unlimited(self) -> Self:
         """Return the options without memory limits."""
         if self.machine is None:

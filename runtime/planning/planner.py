@@ -26,7 +26,7 @@ from runtime.planning.options import AUTO, Options, PlacementOptions, require_op
 from runtime.planning.placement_candidates import MANY_NODES
 from runtime.planning.placement_choice import select_placement
 from runtime.planning.plan import Plan, PlanCandidate
-from runtime.planning.schedule_choice import select_schedule, select_timed
+from runtime.planning.schedule_choice import limit_advice, select_schedule, select_timed
 from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try, weigh
 from symgraph.core.context import Context
 from symgraph.core.errors import (
@@ -39,7 +39,7 @@ from symgraph.core.errors import (
 )
 from symgraph.core.graph import Graph
 from symgraph.core.heap import no_collections, trim_heap
-from symgraph.core.units import count_text
+from symgraph.core.units import bytes_text, count_text
 from symgraph.frontend.infer import undifferentiable
 from symgraph.frontend.model import Model
 from symgraph.frontend.symbol import Symbol
@@ -48,6 +48,7 @@ from symgraph.passes.batching import Feed, batch_size
 LOG = logging.getLogger(__name__)
 ROW_STRATEGY = "chain"  # places a row of which no placement was tried
 MOST_BLAMED = 8  # constraints to leave out one after another
+MOST_LIMITS = 8  # memory limits to try, each named by the refusal of the one before
 GRID_NODES = 120_000  # of the rows of all grids that are estimated
 ROW_GAIN = 1.05  # times the best step: what a row may take by another grid's schedule
 
@@ -98,11 +99,57 @@ def plan(
         try:
             best = _with_best_micro_batches(request, options)
         except LimitError as error:
-            raise _with_blame(error, request, options) from None
+            told = _with_limit_that_works(error, request, options)
+            raise _with_blame(told, request, options) from None
     LOG.debug("")  # nothing is being done any more
     if best.prices is not None:
         trim_heap()
     return replace(best.counted(), request=request)
+
+
+def _with_limit_that_works(error: LimitError, request: PlanRequest, options: Options) -> LimitError:
+    """Return the error with a limit that really works.
+
+    A strategy has only an estimate of what devices hold, and may place the network in another way
+    where the limit is higher. So the limits that refusals name are tried in turn. `auto` has tried
+    what schedules need.
+    """
+    placed = options.placement is not None or options.like is not None
+    if options.strategy in (None, AUTO) or placed:
+        return error
+    limit, works = _raised_limit(error.smallest, request, options)
+    if works and limit == error.smallest:
+        return error
+    least = "" if works else "at least "
+    known = "that limit works" if works else "it is not known which limit works"
+    return LimitError(
+        f"strategy {options.strategy} with schedule {options.schedule} needs {least}"
+        f"{bytes_text(limit)} ({limit} bytes) on a device, which is more than its limit; {known}"
+        f"{', and no smaller one that was tried' if works else ''}; strategy: auto may do with "
+        f"less{limit_advice(options)}",
+        limit,
+    )
+
+
+def _raised_limit(limit: int, request: PlanRequest, options: Options) -> tuple[int, bool]:
+    """Return the first limit with which a plan fits, or that none of MOST_LIMITS did.
+
+    Args:
+        limit: the first to try; each refusal names the next, unless it names no larger one.
+    """
+    for _ in range(MOST_LIMITS):
+        LOG.debug("trying a memory limit of %s", bytes_text(limit))
+        try:
+            _with_best_micro_batches(request, options.with_limit(limit))
+        except LimitError as other:
+            if other.smallest <= limit:
+                break
+            limit = other.smallest
+        except (PlacementError, ScheduleError):
+            break
+        else:
+            return limit, True
+    return limit, False
 
 
 def _with_blame(error: LimitError, request: PlanRequest, options: Options) -> LimitError:

@@ -213,13 +213,17 @@ def _too_large(draft: Draft, least: Plan) -> LimitError:
     rank = max(range(len(excess)), key=excess.__getitem__)
     peak = least.account.step.packed[rank].peak
     together = f"a step of {options.batches} batches by " if options.batches > 1 else ""
-    advice = "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
     return LimitError(
         f"{together}schedule {options.schedule} needs {bytes_text(peak)} ({peak} bytes) on "
         f"{least.devices[rank]}, more than the limit of {bytes_text(draft.limits[rank] or 0)}; "
-        f"that is the smallest limit that works{advice}",
+        f"that is the smallest limit that works{limit_advice(options)}",
         peak,
     )
+
+
+def limit_advice(options: ScheduleOptions) -> str:
+    """Say what may do with a smaller memory limit."""
+    return "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
 
 
 # -- schedules -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from partitioner.base.types import Placement
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.types import Constraints
+from runtime.planning import planner
 from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.draft import Draft
 from runtime.planning.network import Network, PlanRequest, make_network
@@ -107,6 +108,29 @@ def test_a_device_keeps_the_memory_of_the_machine():
     assert made.memory[1].peak <= least // 2
     with pytest.raises(LimitError, match="more than the limit of 1,000 B"):
         plan(chain(4), fed(4), replace(free, machine=machine(1000, 1000)), wrt=None)
+
+
+def test_the_limit_that_is_named_works_for_a_strategy_and_its_schedule():
+    """Strategies named what they counted; each try with the limit named asked for more again."""
+    devices = (Device(cpu(0), 2e9, 1e-5), Device(cpu(1), 4e8, 1e-5))
+    on = Machine(devices, {"network": Level(4e-3, 5e7)})
+    asked = options(on, 2, strategy="chain", schedule="1f1b")
+    with pytest.raises(LimitError) as refused:
+        plan(chain(6), fed(2), replace(asked, memory=1000), wrt=None)
+    limit = refused.value.smallest
+    assert f"{limit} bytes" in str(refused.value)
+    made = plan(chain(6), fed(2), replace(asked, memory=limit), wrt=None)
+    assert max(rank.peak for rank in made.memory) == limit
+    small = replace(on, devices=tuple(replace(device, memory=1000) for device in on.devices))
+    with pytest.raises(LimitError, match=str(limit)):
+        plan(chain(6), fed(2), replace(asked, machine=small), wrt=None)
+
+
+def test_a_limit_is_a_lower_bound_if_none_that_is_named_works(monkeypatch):
+    monkeypatch.setattr(planner, "MOST_LIMITS", 1)
+    asked = options(machine(None, None), 2, strategy="chain", schedule="gpipe")
+    with pytest.raises(LimitError, match=r"needs at least .* it is not known which limit works"):
+        plan(chain(6), fed(2), replace(asked, memory=1000), wrt=None)
 
 
 def test_an_even_cut_that_fits_is_not_refused():
