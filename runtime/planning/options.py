@@ -75,12 +75,12 @@ class PlacementOptions(MemoryOptions):
     default: Context = field(default_factory=cpu)
     """The device of nodes that are in no group."""
     devices: tuple[Context, ...] = ()
-    """The devices of all ranks."""
+    """The devices of all ranks; (): a strategy places on all of `machine`, or else on `default`."""
     _: KW_ONLY
     strategy: str | None = None
     """A name of partitioner.strategies, or `auto`; None: `groups` places the network."""
     machine: Machine | None = None
-    """The machine to place on; None: one that is made of `devices` and their measured costs."""
+    """The machine that has the devices; None: one that is made of them and their measured costs."""
     placement: Placement | None = None
     """The placement of another plan of the same network, used as it is."""
     like: PlacedNetwork | None = None
@@ -154,8 +154,13 @@ class PlacementOptions(MemoryOptions):
         return replace(self, memory=None, machine=self.machine.unlimited())
 
     def machine_of(self, costs: CostModel) -> Machine:
-        """Return the machine that a strategy places on."""
-        return self.machine or costs.machine_of(self.ranks)
+        """Return the machine that a strategy places on: `devices` of `machine`, if both are given.
+
+        Raises ConfigError for a device that the machine does not have.
+        """
+        if self.machine is None:
+            return costs.machine_of(self.ranks)
+        return self.machine.only(self.devices) if self.devices else self.machine
 
 
 @dataclass(frozen=True)

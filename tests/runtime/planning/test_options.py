@@ -7,6 +7,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Machine
 from runtime.engine.session import Session, initialize
 from runtime.planning.costs.prices import MEASURED, NOMINAL, PROVIDERS
 from runtime.planning.options import (
@@ -121,6 +123,19 @@ def test_an_options_is_every_concern_and_its_fields_are_flat():
     assert (options.default, options.schedule, options.micro_batches) == (cpu(1), "1f1b", 3)
     with pytest.raises(TypeError):
         Options(None, cpu(), (), "gpipe", 1, {})
+
+
+@pytest.mark.parametrize("strategy", ["auto", "chain"])
+def test_a_strategy_places_on_the_devices_that_are_asked_for(strategy):
+    """With a machine, devices were ignored: a plan for one of them took all."""
+    on = Machine.uniform([cpu(i) for i in range(3)], Speed(1e9, 1e-6), 1e-6, 1e10)
+    asked = {"groups": None, "strategy": strategy, "machine": on, "micro_batches": 2}
+    one = planned(default=cpu(1), devices=(cpu(1),), **asked)
+    assert one.placement.devices == (cpu(1),)
+    assert planned(devices=(cpu(2), cpu(0)), **asked).placement.devices == (cpu(2), cpu(0))
+    assert planned(**asked).placement.devices == on.contexts
+    with pytest.raises(ConfigError, match=r"the machine has no device cpu\(3\)"):
+        planned(devices=(cpu(0), cpu(3)), **asked)
 
 
 def test_another_plan_follows_where_this_one_chose():
