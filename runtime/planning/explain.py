@@ -1,4 +1,4 @@
-"""Explanations: why a node or group is where it is, by what it would cost on every other device.
+"""Explanations: what a node or group would cost on every other device, and what idle devices cost.
 
 The nodes are moved and everything else stays; the step is scheduled again as the options say.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from partitioner import Placement
@@ -17,7 +17,8 @@ from partitioner.strategies.rules import require_kept
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.plan import Plan
-from runtime.planning.schedule_choice import select_schedule, step_seconds
+from runtime.planning.schedule_choice import select_schedule, splits_backward, step_seconds
+from runtime.schedule.program import Schedule
 from symgraph.core.context import Context
 from symgraph.core.errors import (
     ConfigError,
@@ -106,6 +107,34 @@ def explain(plan: Plan, names: Iterable[str], costs: CostModel) -> list[Explanat
     graph = plan.network.first
     found = [(name, _nodes_of(graph, name)) for name in dict.fromkeys(names)]
     return [_explained(plan, name, nodes, costs) for name, nodes in found]
+
+
+def without_idle(plan: Plan, costs: CostModel) -> tuple[float, float] | None:
+    """Predict a plan's step as it is, and with the same programs on no other devices than it uses.
+
+    Args:
+        costs: of runs and messages on the plan's devices.
+
+    Returns:
+        the seconds of both steps; None: no device is idle.
+    """
+    where, options = plan.placement, plan.options if plan.grads else plan.options.forward_only()
+    used = sorted(set(where.rank_of))
+    if len(used) == where.ranks:
+        return None
+    fewer = replace(
+        where,
+        rank_of=tuple([used.index(rank) for rank in where.rank_of]),
+        devices=tuple([where.devices[rank] for rank in used]),
+    )
+    programs = Schedule(tuple([plan.schedule.programs[rank] for rank in used]))
+    split, choice = splits_backward(plan.schedule), plan.choice
+    draft = Draft(plan.network, fewer, options.unlimited())
+    other = draft.plan(
+        choice.schedule, split, lambda _: programs, choice.time_segment, choice.recompute
+    )
+    now = step_seconds(Draft(plan.network, where, options), plan, costs)
+    return now, step_seconds(draft, other, costs)
 
 
 def _difference(sent: int) -> str:

@@ -186,8 +186,9 @@ class Plan:
         if self.bound is None or not self.choice.seconds:
             return ""
         count = count_text(len(self.sizes), "micro-batch")
+        joined = ", which all join the end of a step," if self.trains and self.devices[1:] else ""
         return (
-            f"no placement of whole operators on these devices takes less than "
+            f"no placement of whole operators on these devices{joined} takes less than "
             f"{seconds_text(self.bound)} with {count}: the step is proved within "
             f"{self.choice.seconds / self.bound - 1:.1%} of the best"
         )

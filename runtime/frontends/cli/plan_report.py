@@ -9,8 +9,10 @@ from partitioner.costs.cost import CostTable
 from partitioner.views.picture import group_block
 from partitioner.views.report import table
 from runtime.planning.costs.prices import CostModel, KernelCosts
+from runtime.planning.explain import without_idle
 from runtime.planning.mixed_step import predict, stream, stream_batches
 from runtime.planning.plan import Plan, PlanCandidate
+from runtime.planning.splits import GAIN
 from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.profiling.report.text import interval_words
@@ -57,7 +59,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     shown = f"of the buckets {', '.join(map(str, buckets))} the largest is shown" if buckets else ""
     parts[1:1] = [note for note in [shown, plan.uncut_reason] if note]
     if plan.placements:
-        parts.insert(-1, "placements:\n" + placements_table(plan))
+        parts.insert(-1, "placements:\n" + placements_table(plan, prices))
         parts.insert(-1, config_block(plan))
     if len(plan.counts) > 1:
         steps = [f"{count}: {seconds_text(seconds)}" for count, seconds in plan.counts.items()]
@@ -188,8 +190,12 @@ def memory_table(plan: Plan, memory: Sequence[RankMemory]) -> str:
     return "\n".join(aligned_columns(rows))
 
 
-def placements_table(plan: Plan) -> str:
-    """Return the placements that strategies found, with the chosen one marked."""
+def placements_table(plan: Plan, prices: CostModel) -> str:
+    """Return the placements that strategies found, with the chosen one marked.
+
+    Args:
+        prices: of what runs on the plan's devices.
+    """
     rows: list[tuple[str, ...]] = [
         ("", "strategy", "slowest device", "at least", "gap", "predicted step")
     ]
@@ -207,9 +213,24 @@ def placements_table(plan: Plan) -> str:
                     _step(c),
                 )
             )
+    rest = filter(None, [_idle(plan, prices), plan.proof])
+    return "\n".join([*aligned_columns(rows), *rest])
+
+
+def _idle(plan: Plan, prices: CostModel) -> str:
+    """Name the idle devices, and what it costs that each step ends with an exchange with them."""
+    steps = without_idle(plan, prices)
+    if steps is None:
+        return ""
     idle = [str(d) for r, d in enumerate(plan.devices) if r not in plan.placement.rank_of]
-    note = [f"idle, as the step would be longer with them: {', '.join(idle)}"] if idle else []
-    return "\n".join([*aligned_columns(rows), *note, *([plan.proof] if plan.proof else [])])
+    note = f"idle, as the step would be longer with work on them: {', '.join(idle)}"
+    now, alone = steps
+    if alone >= GAIN * now:
+        return note
+    return (
+        f"{note}; each step still ends with an exchange with them: without them in `devices` the "
+        f"predicted step of this placement is {seconds_text(alone)}, not {seconds_text(now)}"
+    )
 
 
 def _step(candidate: PlanCandidate) -> str:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.frontends.cli.plan_report import candidates_table
-from runtime.planning.costs.prices import NOMINAL, always
+import symgraph as sg
+from partitioner.costs.cost import Speed
+from partitioner.costs.machine import Machine
+from runtime.frontends.cli.plan_report import candidates_table, placements_table
+from runtime.planning.costs.prices import NOMINAL, CostModel, always
 from runtime.planning.options import Options
+from runtime.planning.planner import plan
 from symgraph.core.context import cpu
+from symgraph.core.types import TensorType
+from symgraph.core.units import seconds_text
+from symgraph.passes.batching import Feed
 from tests.helpers.pipelines import make_plan
 from tests.helpers.recurrent import lstm_case
 
@@ -21,3 +28,26 @@ def test_the_chosen_candidate_is_marked_without_a_memory_limit():
     marked = [line for line in candidates_table(made).splitlines() if line.startswith("->")]
     assert len(marked) == 1
     assert f" {made.choice.schedule} " in marked[0]
+
+
+def test_what_idle_devices_cost_is_told():
+    """All on one of three devices took 17 ms a step, as idle ones end it too: 1 ms without them."""
+    x = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=8, name="fc")
+    on = Machine.uniform([cpu(i) for i in range(3)], Speed(1e9, 1e-6), 4e-3, 1e8)
+    given = {"machine": on, "update": True, "pricing": always(CostModel.of_machine(on))}
+    feeds = {"data": Feed(TensorType((8, 4), "float32"))}
+
+    def made(*numbers):
+        devices = tuple(map(cpu, numbers))
+        asked = Options(default=devices[0], devices=devices, strategy="auto", **given)
+        return plan(sg.sym.MakeLoss(x), feeds, asked, wrt=None)
+
+    every, one = made(0, 1, 2), made(0)
+    note, proof = placements_table(every, every.prices).splitlines()[-2:]
+    assert note.startswith("idle, as the step would be longer with work on them: cpu(1), cpu(2);")
+    steps = [seconds_text(p.choice.seconds) for p in (one, every)]
+    assert note.endswith(f"the predicted step of this placement is {steps[0]}, not {steps[1]}")
+    assert "on these devices, which all join the end of a step, takes less than" in proof
+    alone = placements_table(one, one.prices)
+    assert "idle" not in alone
+    assert "which all join" not in alone
