@@ -294,7 +294,7 @@ class _Tries:
         assert seconds is not None
         if not self.hurry or draft.limited:
             plan = plan.counted()
-        elif seconds < self.shortest:
+        elif seconds < self.shortest:  # only the best plan's ways to run are counted, in the end
             self.plans = [(other, of_other.uncounted()) for other, of_other in self.plans]
         else:
             plan = plan.uncounted()

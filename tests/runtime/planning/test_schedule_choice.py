@@ -123,6 +123,7 @@ def test_plans_that_are_not_chosen_are_freed_at_once(monkeypatch):
         before = there()
         made = planned(2, schedule="auto")
         assert len(made.candidates) > 5
+        assert all(c.peak and c.account is None for c in made.candidates)  # counted in the end
         del made
         assert len(there()) == len(before)  # which still are, as this list has them
     finally:
