@@ -73,6 +73,15 @@ def test_mistakes_are_one_line(words, message, capsys, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_search_does_not_write_over_its_config(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path, "steps: 1")
+    before = config.read_text()
+    assert main(["search", config.name, "--winner", f"./{config.name}"]) == 2
+    assert "would write over the config that is searched" in capsys.readouterr().err
+    assert config.read_text() == before
+
+
 def test_plan_and_explain_do_what_the_options_of_run_do(tmp_path, capsys):
     config = str(write_config(tmp_path, "steps: 1"))
     assert main(["plan", config, "pipeline.schedule=gpipe", "--json"]) == 0
