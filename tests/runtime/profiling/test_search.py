@@ -194,8 +194,10 @@ def test_no_time_is_one_candidate(given):
 
 
 def test_a_limit_that_nothing_keeps_to(tmp_path):
-    with pytest.raises(LimitError, match="smallest limit that works"):
+    with pytest.raises(LimitError, match="limit works") as refused:
         found_for(config(tmp_path, *SMALL, NARROW))
+    named = f"partition.memory={refused.value.smallest}"
+    assert found_for(config(tmp_path, *SMALL, named)).candidates
 
 
 @pytest.mark.slow
