@@ -54,7 +54,10 @@ ALLOCATE: Any = cgutils.alloca_once  # at the begin of a function, also within a
 
 @intrinsic  # type: ignore[untyped-decorator]
 def enter(typing: Any, kernel: Any, count: Any, words: Any) -> Any:
-    """Call a kernel with so many words, floats first, at an address; return whether it failed."""
+    """Call a kernel by its address and return whether it failed.
+
+    Its arguments are the first `count` words at the address `words`, floats first.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kernel, count, words = args

@@ -68,7 +68,7 @@ class PlanCandidate:
     peak: int = 0
     """Bytes of the rank that needs the most, packed only if there is a memory limit."""
     account: Account | None = field(default=None, compare=False, repr=False)
-    """What tells the peak, where that is not counted yet."""
+    """Counts the peak when it is needed; None: `peak` is known."""
     seconds: float | None = None
     """The predicted step; None: not simulated, as it is too large or `bound` is too long."""
     bound: float | None = None

@@ -166,7 +166,7 @@ class Trainer:
 
     @property
     def nothing_left(self) -> str | None:
-        """What to say if the checkpoint has all steps already; None if steps are left."""
+        """Tell the user that the checkpoint already has all steps; None if steps are left."""
         total, done, train = self.total_steps, self.training.steps, self.job.config.train
         if total is None or done < total:
             return None
@@ -177,7 +177,7 @@ class Trainer:
 
     @property
     def where_saved(self) -> str:
-        """Where the newest checkpoint of this run is."""
+        """Name the newest checkpoint of this run, or say that nothing was saved."""
         if self.saves is None:
             return "nothing was saved, as the config has no checkpoint"
         return f"checkpoint {self.saves.folder.named(self.saved)}"

@@ -39,7 +39,7 @@ def write_config(tmp_path: Path, data: str) -> Path:
 
 
 def test_ranks_that_read_different_batches_end_at_that_step(tmp_path):
-    """One rank's file was shorter: data met the labels of other batches, without a word."""
+    """With a shorter file on one rank, training used data and labels of different batches."""
     ended = launch(2, "symgraph.run", write_config(tmp_path, "function: nets.py:shorter_on_rank_1"))
     assert ended.status == 1, str(ended)
     assert ended.lines("rank 1 has read another batch than rank 0 for step 5: all ranks need")

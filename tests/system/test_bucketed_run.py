@@ -110,7 +110,7 @@ def test_a_limit_that_planning_accepts_is_enough_for_every_step(tmp_path, by):
 
 
 def test_memory_is_told_of_all_batches_of_a_step(tmp_path):
-    """What a step of one batch holds stood beside what steps of two had held."""
+    """The predicted memory was of one batch, the measured memory of steps with two."""
     path = write_bucketed(tmp_path, "buckets: [12], batches_per_step: 2")
     text, figures = plan_report(prepare(load_config(str(path))))
     assert "at the worst moment of a step of 2 batches of the largest bucket" in text

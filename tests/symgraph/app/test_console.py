@@ -164,7 +164,7 @@ def test_a_diverged_loss_is_shown_as_it_is(clock):
 
 
 def test_a_step_that_was_left_out_is_not_in_the_mean(clock):
-    """One such step made the loss of all others nan."""
+    """A single left-out step with loss nan made the displayed mean loss nan."""
     with Console(io.StringIO(), clock=clock).progress() as progress:
         clock.now += 1.0
         progress.update(1, 10, math.nan, left_out=True)

@@ -91,7 +91,7 @@ def sixteens():
 
 
 class Rewound:
-    """One reader of `sixteens`, which every loop rewinds."""
+    """A reader of the batches of `sixteens`; every new loop over it starts from the first."""
 
     def __iter__(self):
         self.left = iter(sixteens())
