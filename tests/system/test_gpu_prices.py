@@ -158,6 +158,8 @@ def test_a_profile_of_both_kinds_adds_up(card, tmp_path):
         assert parts.total == pytest.approx(profile.step, rel=1e-9)
         assert min(astuple(parts.time)) >= 0
     assert {*profile.speeds} == {"cpu", "gpu"}
+    assert profile.products.startswith("packed ")
+    assert profile.products.endswith("; cuBLAS in float32")
     assert_calls_inside_runs(record)
 
 

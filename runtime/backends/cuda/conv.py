@@ -1,8 +1,11 @@
-"""Convolution of images: each image's windows are laid out as columns and multiplied by cuBLAS."""
+"""Convolution: the windows of many images are laid out as columns and multiplied by cuBLAS.
+
+As many images are taken together as have room for their columns in a limited scratch. A sequence
+counts as an image of one row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from runtime.backends.cuda.base import (
@@ -14,134 +17,165 @@ from runtime.backends.cuda.base import (
     launch,
     module,
 )
-from runtime.backends.cuda.blas import times
+from runtime.backends.cuda.blas import product, times
 from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape, TensorType, wide
 from symgraph.ops.windows import windows_of
 
+LIMIT = 32 << 20  # bytes of scratch, unless one image takes more; they stay in the card's cache
 
-class Images(NamedTuple):
-    """A convolution's data and output, and the columns of one image in between."""
 
-    data: Array  # (n, channels, rows, columns)
-    output: Array  # (n, filters, windows down, windows across)
-    columns: Array  # (channels * kernel, windows)
-    spare: list[Array]
-    windows: Shape
+class Part(NamedTuple):
+    """Images that are computed together.
 
-    def run(self, name: str) -> Any:
+    The columns and the turned output are matrices, one for each group if there are several.
+    """
+
+    data: Array  # (images, channels, rows, width)
+    output: Array  # (images, filters, down, across)
+    columns: Array  # (channels * kernel, images * windows)
+    turned: Array  # (filters, images * windows)
+    windows: Shape  # kernel, stride, dilation and padding, of two axes each
+
+    def read(self) -> BoundCall:
+        """Bind the copy of the images' windows to the columns."""
+        return self._launch("columns_of", self.output, self.data, self.columns)
+
+    def spread(self) -> BoundCall:
+        """Bind the sum of the columns' elements for each pixel of the images."""
+        return self._launch("images_of", self.data, self.columns, self.data)
+
+    def _launch(self, name: str, along: Array, *given: Array) -> BoundCall:
+        """Bind a kernel with blocks for channels and threads for places in all images."""
+        count, channels, rows, width = self.data.shape
+        shape = each_of_rows(channels, along.size // along.shape[1])
+        sizes = count, channels, rows, width, *self.output.shape[2:]
+        return launch(self._run(name), *shape, *given, *sizes, *self.windows)
+
+    def by_filter(self) -> BoundCall:
+        """Bind the copy of the output, by filters, to `turned`."""
+        return self._turn("by_filter", self.output, self.turned)
+
+    def by_image(self, bias: Array | None) -> BoundCall:
+        """Bind the copy of `turned`, with a bias for each filter, to the output."""
+        given = self.turned if bias is None else bias
+        return self._turn("by_image", self.turned, self.output, given, bias is not None)
+
+    def _turn(self, name: str, *given: Any) -> BoundCall:
+        count, filters, down, across = self.output.shape
+        shape = each_of_rows(filters, count * down * across)
+        return launch(self._run(name), *shape, *given, count, filters, down * across)
+
+    def _run(self, name: str) -> Any:
         return function("conv", name, real=self.data.dtype.name)
 
-    @property
-    def sizes(self) -> Shape:
-        return *self.data.shape[2:], *self.output.shape[2:], *self.windows
 
-    def read(self, image: Array) -> BoundCall:
-        """Bind the copy of an image's windows to the columns."""
-        shape = each_of_rows(*self.columns.shape)
-        depth = len(self.columns)
-        return launch(self.run("columns_of"), *shape, image, self.columns, depth, *self.sizes)
+def parts(
+    call: KernelCall, data: Array, output: Array, weight: Array, total: str = ""
+) -> tuple[list[Part], Array, Array] | None:
+    """Return a convolution's parts, its weights as matrices, and where these are summed up.
 
-    def spread(self, image: Array) -> BoundCall:
-        """Bind the sum of the columns' elements for each pixel of an image."""
-        channels = len(image)
-        shape = each_of_rows(channels, image.size // channels)
-        return launch(self.run("image_of"), *shape, self.columns, image, channels, *self.sizes)
-
-    def each(self) -> Iterator[tuple[Array, Array]]:
-        """Yield each image's data, and its output as (filters, windows)."""
-        for data, output in zip(self.data, self.output, strict=True):
-            yield data, output.reshape(len(output), -1)
-
-
-def images(
-    call: KernelCall, data: Array, output: Array, spare: Sequence[TensorType] = ()
-) -> Images | None:
-    """Describe a convolution; None unless it has two spatial axes and one group.
+    None if there is no kernel.
 
     Args:
         call: The call of the operator.
         data: The data, or its gradient.
         output: The output, or its gradient.
-        spare: The types of further scratch arrays.
+        weight: The weights, or their gradient.
+        total: The dtype of sums over parts; by default that of the weights.
     """
-    columns = columns_of(call, data, output)
-    if columns is None:
-        return None
     spec = windows_of(call.attrs)
-    windows = (*spec.kernel, *spec.stride, *spec.dilate, *spec.pad)
-    between, *more = scratch(call.context, [columns, *spare])
-    return Images(data, output, between, more, windows)
-
-
-def columns_of(call: KernelCall, data: Array, output: Array) -> TensorType | None:
-    """Return the type of one image's columns; None if there is no kernel."""
-    kernel_shape = windows_of(call.attrs).kernel
-    supported = call.attrs["num_group"] == 1 and len(kernel_shape) == 2
-    if not supported or not floating(*call.ins, *call.outs):
+    missing = 2 - len(spec.kernel)
+    if missing < 0 or not floating(*call.ins, *call.outs) or not data.size * output.size:
         return None
-    depth = data.shape[1] * kernel_shape[0] * kernel_shape[1]
-    return TensorType((depth, output.shape[2] * output.shape[3]), data.dtype.name)
+    fields = zip(spec, (1, 1, 1, 0), strict=True)  # of an axis with one row
+    windows = tuple(size for field, one in fields for size in ((one,) * missing + field))
+    data, output = (a.reshape(*a.shape[:2], *(1,) * missing, *a.shape[2:]) for a in (data, output))
+    groups, dtype = call.attrs["num_group"], data.dtype
+    filters, depth = len(weight), weight.size // len(weight)
+    heights = groups * depth, filters
+    places = output.shape[2] * output.shape[3]
+    most = max(1, LIMIT // (sum(heights) * places * dtype.itemsize))
+    rounds = -(-len(data) // most)
+    together = -(-len(data) // rounds)
+    types = [TensorType((height * places * together,), dtype.name) for height in heights]
+    apart = rounds > 1 and total not in ("", dtype.name)
+    *rooms, sums = [
+        *scratch(call.context, [*types, *[TensorType((weight.size,), total)] * apart]),
+        *[weight] * (not apart),
+    ]
 
+    def matrices(array: Array, height: int) -> Array:
+        return array.reshape(*[groups] * (groups > 1), height // groups, -1)
 
-def spare_of(out: Array) -> list[TensorType]:
-    """Return types for one image's gradient of a weight and, if its dtype is wider, for the sum."""
-    shape, dtype = (len(out), out.size // len(out)), out.dtype.name
-    return [TensorType(shape, name) for name in dict.fromkeys([dtype, wide(dtype)])]
+    def part(start: int) -> Part:
+        some = slice(start, start + together)
+        line = places * len(data[some])
+        columns, turned = (
+            matrices(room[: height * line], height)
+            for room, height in zip(rooms, heights, strict=True)
+        )
+        return Part(data[some], output[some], columns, turned, windows)
+
+    made = [part(start) for start in range(0, len(data), together)]
+    return made, matrices(weight, filters), matrices(sums, filters)
 
 
 @kernel("Convolution")
 def convolution(call: KernelCall) -> BoundCall | None:
-    (data, weight, *bias), (out,) = call.ins, call.outs
-    layout = images(call, data, out)
-    if layout is None:
+    (data, weight, *biases), (out,) = call.ins, call.outs
+    made = parts(call, data, out, weight)
+    if made is None:
         return None
-    filters = weight.reshape(len(weight), -1)
-    calls = [
-        bound
-        for image, output in layout.each()
-        for bound in (layout.read(image), times(filters, layout.columns, output))
-    ]
-    if bias:
-        sizes = out.shape[0] * out.shape[1], out.shape[2] * out.shape[3]
-        add = layout.run("add_bias")
-        calls.append(launch(add, *each_of_rows(*sizes), out, bias[0], *sizes, len(weight)))
-    return in_turn(*calls)
+    images, filters, _ = made
+    bias = biases[0] if biases else None
+    return in_turn(
+        *[
+            bound
+            for part in images
+            for bound in (
+                part.read(),
+                times(filters, part.columns, part.turned),
+                part.by_image(bias),
+            )
+        ]
+    )
 
 
 @kernel("_conv_grad_data")
 def grad_data(call: KernelCall) -> BoundCall | None:
     (grad, weight), (out,) = call.ins, call.outs
-    layout = images(call, out, grad)
-    if layout is None:
+    made = parts(call, out, grad, weight)
+    if made is None:
         return None
-    turned = weight.reshape(len(weight), -1).T
+    images, filters, _ = made
     return in_turn(
         *[
             bound
-            for image, g in layout.each()
-            for bound in (times(turned, g, layout.columns), layout.spread(image))
+            for part in images
+            for bound in (
+                part.by_filter(),
+                times(filters.swapaxes(-1, -2), part.turned, part.columns),
+                part.spread(),
+            )
         ]
     )
 
 
 @kernel("_conv_grad_weight")
 def grad_weight(call: KernelCall) -> BoundCall | None:
-    """Bind the images' products and their sum in order, in float32 if they have 16 bits."""
+    """Bind the parts' products, whose sum has float32 if they have 16 bits."""
     (grad, data), (out,) = call.ins, call.outs
-    layout = images(call, data, grad, spare_of(out))
-    if layout is None:
+    made = parts(call, data, grad, out, wide(out.dtype.name))
+    if made is None:
         return None
-    xp, gradient = module(), out.reshape(len(out), -1)
-    part, *apart = layout.spare
-    total = apart[0] if apart else gradient
+    images, gradient, total = made
     calls: list[BoundCall] = []
-    for at, (image, g) in enumerate(layout.each()):
-        target = part if at or apart else total
-        calls += [layout.read(image), times(g, layout.columns.T, target)]
-        if at:
-            calls.append(BoundCall(xp.add, (total, part, total)))
-        elif apart:
-            calls.append(BoundCall(xp.copyto, (total, part)))
-    return in_turn(*calls, *([BoundCall(xp.copyto, (gradient, total, "unsafe"))] if apart else []))
+    for number, part in enumerate(images):
+        bound = product(part.turned, part.columns.swapaxes(-1, -2), total, adds=number > 0)
+        assert bound is not None
+        calls += [part.read(), part.by_filter(), bound]
+    if total.dtype != gradient.dtype:
+        calls.append(BoundCall(module().copyto, (gradient, total, "unsafe")))
+    return in_turn(*calls)

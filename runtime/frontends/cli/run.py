@@ -263,7 +263,8 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         here = {0 in clusters.of(config).ranks for config in configs.values()} == {True}
         stream, plain = sys.stderr if options.json else sys.stdout, launched_by_mpi(os.environ)
         console = Console(stream, quiet=not here, plain=plain)
-        _say_what_is_slow(console)
+        if any(name.startswith("cpu") for config in configs.values() for name in config.devices):
+            _say_what_is_slow(console)
         for config in configs.values():
             agree_on_config(config, clusters.of(config))
         with ended_by_signals(), _said_while_planning(console):
@@ -282,7 +283,7 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
 
 
 def _say_what_is_slow(console: Console) -> None:
-    """Warn of settings that slow this run down."""
+    """Warn of what slows a run on CPUs down."""
     from runtime.backends.cpu import cached
     from runtime.backends.device.processor import slow_blas_warning
 

@@ -82,7 +82,7 @@ class Profile:
     predicted_again: float | None = None
     """Seconds predicted for the typical step with kernels timed after the steps, if they were."""
     products: str = ""
-    """The libraries of matrix products on CPUs, by the kind of product."""
+    """The libraries of matrix products on its devices; on CPUs, by the kind of product."""
 
     def __repr__(self) -> str:
         measured, predicted = seconds_text(self.step), seconds_text(self.predicted_step)

@@ -208,16 +208,20 @@ class Gain:
             "threads of its matrix products wait for each other"
         ]
 
+    @property
+    def _cores(self) -> int:
+        """The threads of its matrix products, if it is a CPU."""
+        return self.threads if self.device.startswith("cpu") else 0
+
     def _one(self) -> str:
-        on_cores = self.threads and self.device.startswith("cpu")
-        return f"{ONE} with {cores_text(self.threads)}" if on_cores else f"{ONE} alone"
+        return f"{ONE} with {cores_text(self._cores)}" if self._cores else f"{ONE} alone"
 
     def _about(self, many: str) -> str:
         limit = " to keep to the memory limit" if self.micro_batches > 1 else ""
         words = [
             f"{many}: {self.name}; " if self.name else "",
             f"{ONE}: {self.device}, {count_text(self.micro_batches, 'micro-batch')}{limit}",
-            f", {count_text(self.threads, 'thread')} in matrix products" if self.threads else "",
+            f", {count_text(self._cores, 'thread')} in matrix products" if self._cores else "",
         ]
         return "".join(words)
 

@@ -13,6 +13,7 @@ from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.arrays import device
 from runtime.backends.device.processor import core_count, limit_blas
+from runtime.backends.device.settings import product_precision
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
 from runtime.planning.mixed_step import predict, stream_batches
 from runtime.planning.step import StepPrograms
@@ -169,7 +170,13 @@ class Trial:
                 the machine has changed.
         """
         with use_blas(self.job.config.blas) as choice:
-            return replace(self._profile(again), products=str(choice))
+            return replace(self._profile(again), products=self._products(str(choice)))
+
+    def _products(self, on_cpus: str) -> str:
+        """Name the libraries of matrix products; on_cpus: those of the host."""
+        kinds = {context.kind for context in self.job.training.devices}
+        libraries = {"cpu": on_cpus, "gpu": f"cuBLAS in {product_precision()}"}
+        return "; ".join(name for kind, name in libraries.items() if kind in kinds)
 
     def _profile(self, again: Shared | None) -> Profile:
         with limit_blas(self.threads):

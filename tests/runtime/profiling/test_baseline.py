@@ -167,6 +167,14 @@ TWO = ("cpu(0)", "cpu(1)")
                 "one device: gpu(0), 4 micro-batches to keep to the memory limit",
             ],
         ),
+        (  # it was "with 16 threads in matrix products"
+            Gain(("gpu(0)", "gpu(1)"), 2e-3, "gpu(0)", 1e-3, threads=16),
+            [
+                "does not pay: one device alone is 2.00 times as fast as 2 devices "
+                "(1.00 ms beside 2.00 ms)",
+                "one device: gpu(0), 1 micro-batch",
+            ],
+        ),
         (  # it was "2 devices", of which one had nothing to do
             Gain(TWO, 12.1e-3, "cpu(0)", 16.2e-3, threads=2, used=1),
             [

@@ -60,7 +60,7 @@ STEPS = {  # of NUMBERS
     "floor": np.floor(NUMBERS),
     "ceil": np.ceil(NUMBERS),
     "trunc": np.trunc(NUMBERS),
-    "fix": np.fix(NUMBERS),
+    "fix": np.trunc(NUMBERS),
     "round": [-3, -2, -2, -1, 0, 0, 1, 1, 2, 3],
     "rint": [-3, -2, -2, -1, 0, 0, 0, 1, 1, 2],
     "logical_not": NUMBERS == 0,

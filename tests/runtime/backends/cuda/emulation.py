@@ -83,7 +83,7 @@ def signatures(code: str, options: Sequence[str]) -> list[Signature]:
     found = []
     for name, text, body in KERNEL.findall(code):
         types, parameters = [], []
-        for declared in text.split(","):
+        for declared in text.replace("__restrict__ ", "").split(","):
             kind, _, parameter = declared.strip().rpartition(" ")
             plain = kind.removeprefix("const ").removesuffix("*").strip()
             dtype = DTYPES[given.get(plain, plain)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.backends.cuda import conv
 from symgraph.core.params import parse_params
 from symgraph.core.registry import Env, find, run
 from tests.fakes.fake_cupy import fake_cupy
@@ -48,13 +49,34 @@ def test_convolution(how, shape, dtype):
     agree("_conv_grad_weight", g, x, near=3 * near, **how)  # sums of hundreds of terms
 
 
-def test_groups_and_other_axes_are_left_to_the_operator():
-    x, w = numbers((2, 4, 5, 5)), numbers((6, 2, 3, 3))
-    assert has_no_kernel(
-        "Convolution", x, w, num_filter=6, num_group=2, no_bias=True, kernel=(3, 3)
-    )
-    line, w = numbers((2, 4, 5)), numbers((6, 4, 3))
-    assert has_no_kernel("Convolution", line, w, num_filter=6, no_bias=True, kernel=(3,))
+@each_real
+@pytest.mark.parametrize("limit", [1, 800, conv.LIMIT])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kernel": (3, 3), "pad": (1, 1), "stride": (2, 1)},
+        {"kernel": (3,), "pad": (2,), "dilate": (2,)},
+    ],
+    ids=str,
+)
+def test_parts_of_a_batch_and_groups(how, groups, limit, dtype, monkeypatch):
+    """Images one by one, some together, and all at once; of a sequence as well."""
+    monkeypatch.setattr(conv, "LIMIT", limit)
+    shape = 5, 4, *(6, 7)[: len(how["kernel"])]
+    x, w = numbers(shape, dtype), numbers((8, 4 // groups, *how["kernel"]), dtype, 1)
+    how = {**how, "num_group": groups}
+    near = near_of(dtype, 2e-5, 1e-12)
+    (y,) = agree("Convolution", x, w, numbers(8, dtype, 2), num_filter=8, near=near, **how)
+    g = numbers(y.shape, dtype, 3)
+    agree("_conv_grad_data", g, w, shape=shape, near=near, **how)
+    agree("_conv_grad_weight", g, x, near=3 * near, **how)
+
+
+def test_other_axes_are_left_to_the_operator():
+    volume, w = numbers((2, 4, 5, 5, 5)), numbers((6, 4, 3, 3, 3))
+    assert has_no_kernel("Convolution", volume, w, num_filter=6, no_bias=True, kernel=(3, 3, 3))
+    x, line = numbers((2, 4, 5, 5)), numbers((2, 4, 5))
     assert has_no_kernel("Pooling", x, kernel=(2, 2), pool_type="lp", p_value=2)
     assert has_no_kernel("Pooling", line, kernel=(2,))
 
