@@ -235,10 +235,14 @@ def choice_of(made: Plan) -> str:
     )
 
 
-def predicted(made: Plan, contexts: Contexts) -> str:
-    """Predict a step from kernels that are measured one by one on its devices."""
-    prices = measured_prices(made.network.first, contexts)
-    seconds = predict(StepPrograms.of(made), prices).makespan
+def predicted(job: Job, contexts: Contexts) -> str:
+    """Predict a step's updates from kernels that are measured one by one on their devices."""
+    planned, batches = job.planned, job.data[0]
+    plans = [job.plan] * len(batches)
+    if isinstance(planned, Buckets):
+        plans = [planned.plan(b.bucket_key, [*b.provide_data, *b.provide_label]) for b in batches]
+    steps = [(StepPrograms.of(p), measured_prices(p.network.first, contexts)) for p in plans]
+    seconds = sum(predict(*step).makespan for step in steps)
     return f"predicted {seconds * 1e3:.2f} ms a step"
 
 
@@ -271,7 +275,7 @@ def main() -> None:
     job = make_job(CONFIGS[options.config], contexts, given, train=train, even=options.even)
     choice = [choice_of(job.plan)] if count > 1 else []
     if options.predict:
-        choice.append(predicted(job.plan, contexts))
+        choice.append(predicted(job, contexts))
     with make_cluster("threads", count) as cluster, limit_blas(options.threads):
         if options.gradients is not None:
             save_gradients(options.gradients, job, cluster)

@@ -6,7 +6,7 @@ Symbol ─make_network→ Network ─placement→ Draft ─select_schedule→ Pl
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -117,7 +117,11 @@ def _with_limit_that_works(error: LimitError, request: PlanRequest, options: Opt
     placed = options.placement is not None or options.like is not None
     if options.strategy in (None, AUTO) or placed:
         return error
-    limit, works = _raised_limit(error.smallest, request, options)
+
+    def attempt(limit: int) -> None:
+        _with_best_micro_batches(request, options.with_limit(limit))
+
+    limit, works = raised_limit(error.smallest, attempt)
     if works and limit == error.smallest:
         return error
     least = "" if works else "at least "
@@ -131,16 +135,17 @@ def _with_limit_that_works(error: LimitError, request: PlanRequest, options: Opt
     )
 
 
-def _raised_limit(limit: int, request: PlanRequest, options: Options) -> tuple[int, bool]:
-    """Return the first limit with which a plan fits, or that none of MOST_LIMITS did.
+def raised_limit(limit: int, attempt: Callable[[int], object]) -> tuple[int, bool]:
+    """Return the first memory limit with which a plan fits, or that none of MOST_LIMITS did.
 
     Args:
         limit: the first to try; each refusal names the next, unless it names no larger one.
+        attempt: plans with a limit.
     """
     for _ in range(MOST_LIMITS):
         LOG.debug("trying a memory limit of %s", bytes_text(limit))
         try:
-            _with_best_micro_batches(request, options.with_limit(limit))
+            attempt(limit)
         except LimitError as other:
             if other.smallest <= limit:
                 break

@@ -26,7 +26,7 @@ from runtime.planning.micro_batches import even_recipes, first_allowed
 from runtime.planning.mixed_step import stream
 from runtime.planning.options import Options
 from runtime.planning.plan import Plan
-from runtime.planning.planner import plan_model
+from runtime.planning.planner import plan_model, raised_limit
 from runtime.planning.step import StepPrograms
 from runtime.schedule.replay import RankMemory
 from runtime.training.clusters import THREADS, transport_of
@@ -212,25 +212,21 @@ def _with_limit_that_works(config: Config, options: Options, error: LimitError) 
     By time, micro-batches are planned once the largest bucket fits, and may need more than it does.
     With a limit that lets them fit, in turn, the largest bucket may be planned in another way.
     """
-    given, first = options.memory, error
+    given = options.memory
     if given is None or not is_by_time(config.data):
-        return first
-    limit = given
-    while error.smallest > limit:
-        limit = error.smallest
-        try:
-            _in_buckets(config, replace(options, memory=limit))
-        except LimitError as other:
-            error = other
-            continue
-        if error is not first:
-            error = LimitError(
-                f"the micro-batches of a step need {bytes_text(limit)} ({limit} bytes) on a "
-                f"device, more than the limit of {bytes_text(given)}; that is the smallest limit "
-                "that works",
-                limit,
-            )
-    return error
+        return error
+    limit, works = raised_limit(
+        error.smallest, lambda limit: _in_buckets(config, replace(options, memory=limit))
+    )
+    if works and limit == error.smallest:
+        return error
+    least = "" if works else "at least "
+    known = "that is the smallest limit" if works else "it is not known which limit"
+    return LimitError(
+        f"the micro-batches of a step need {least}{bytes_text(limit)} ({limit} bytes) on a "
+        f"device, more than the limit of {bytes_text(given)}; {known} that works",
+        limit,
+    )
 
 
 def _built(
