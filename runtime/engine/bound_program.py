@@ -148,12 +148,11 @@ class Bind:
         mb = instruction.mb
         if isinstance(instruction, Run):
             body = self._body(instruction.key, mb)
-            adding = self._adding(body, mb)
-            if rank.stopwatch is not None:
-                body, adding = rank.stopwatch.watch(body, mb, adding)
-            elif not rank.device.is_host and rank.watch is None:
-                body, adding = replayed(rank.device, rank.context, body, adding)
-            return partial(rank.run_body, body, mb, adding)
+            run = body, self._adding(body, mb)
+            timed = None if rank.stopwatch is None else rank.stopwatch.watch(*run, mb)
+            if not rank.device.is_host and rank.watch is None:
+                run = replayed(rank.device, rank.context, *run)
+            return partial(rank.run_body, mb, run, timed)
         if isinstance(instruction, Free):
             return partial(rank.free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]

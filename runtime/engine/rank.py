@@ -34,6 +34,7 @@ from symgraph.core.registry import Env
 from symgraph.core.types import Array, Value, name_of
 
 NANOSECOND = Fraction(1, 1_000_000_000)
+BoundRun = tuple[BoundBody, Sequence[Call]]  # and the calls that add up the gradients it completes
 
 
 class RankResources:
@@ -241,8 +242,13 @@ class Rank:
 
     # -- instructions ------------------------------------------------------------------------
 
-    def run_body(self, body: BoundBody, mb: int, adding: Sequence[Call]) -> None:
-        """Run a body on a micro-batch, then add up the gradients that it completes."""
+    def run_body(self, mb: int, run: BoundRun, timed: BoundRun | None = None) -> None:
+        """Run a body on a micro-batch, then add up the gradients that it completes.
+
+        timed: the same with stamps, for when the stopwatch is on.
+        """
+        is_timed = timed is not None and self.stopwatch is not None and self.stopwatch.timing.on
+        body, adding = timed if timed is not None and is_timed else run
         self._feed([(array, self._fed(name, mb)) for name, array in body.fed])
         self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         if self.watch is not None:

@@ -20,7 +20,7 @@ from runtime.engine.divergence import IGNORE, STOP, first_of
 from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing
 from runtime.engine.prediction import as_output, predicted, streamed, whole_batches
 from runtime.engine.rank import Rank, RankResources
-from runtime.engine.stopwatch import Stopwatch
+from runtime.engine.stopwatch import Stopwatch, Timing
 from runtime.engine.worker import Worker
 from runtime.planning.account import fullest
 from runtime.planning.mixed_step import stream
@@ -96,7 +96,7 @@ class Session:
         require_devices(plan)
         self.plan, self.cluster, self.arrays, self.seed = plan, cluster, arrays, seed
         self.trains, self.on_nan = optimizer is not None, on_nan
-        self.keeps_outputs, self._timed = keep_outputs, timed
+        self.keeps_outputs, self.timing = keep_outputs, Timing() if timed else None
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
@@ -157,7 +157,7 @@ class Session:
             schedules,
             parts=parts,
             resources=self.resources[rank],
-            stopwatch=Stopwatch() if self._timed else None,
+            stopwatch=Stopwatch(self.timing) if self.timing else None,
         )
 
     def step(self, feeds: Mapping[str, Array], *, stop: bool = False) -> dict[str, float]:

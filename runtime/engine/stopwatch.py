@@ -1,9 +1,9 @@
 """The stopwatch: start and end of each call of a rank's runs, measured while steps run.
 
-A worker with a stopwatch is bound with a stamp before each call and after the last one; a worker
-without is bound to the plain calls, so a run without a profile costs nothing. A stamp takes a tenth
-of a microsecond; on a GPU about two, and there it tells when the GPU ran the call, not when the
-host made it.
+A worker with a stopwatch is bound with a stamp before each call and after the last one, and to the
+plain calls as well, which are made while `Timing.on` is off; a worker without is bound to the plain
+calls alone, so a run without a profile costs nothing. A stamp takes a tenth of a microsecond; on a
+GPU about two, and there it tells when the GPU ran the call, not when the host made it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,18 @@ class Laps(NamedTuple):
     end: npt.NDArray[np.int64]
 
 
+class Timing:
+    """Whether the calls of the next runs are timed, for all workers of a session."""
+
+    def __init__(self) -> None:
+        self.on = True
+
+
 class Stopwatch:
     """The times of one worker; `runs` are in the order of its program."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.timing = timing or Timing()
         self.runs: list[Watched] = []
         self._stamps: list[Any] = []
         self._device: Stamps = HostStamps()
@@ -58,7 +66,7 @@ class Stopwatch:
         self._stamps.clear()
 
     def watch(
-        self, body: BoundBody, mb: int, adding: Sequence[Call]
+        self, body: BoundBody, adding: Sequence[Call], mb: int
     ) -> tuple[BoundBody, list[Call]]:
         """Put stamps between the calls of a run; called for the runs in the program's order."""
         names = tuple([s.name for s in apart(body.steps)]), tuple([s.name for s in adding])

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device import arrays, settings
+from runtime.engine.session import Session
 from symgraph import gpu
 from symgraph.core.errors import PlacementError
 from tests.fakes.fake_cupy import fake_cupy
@@ -45,3 +47,14 @@ def everywhere(on_gpus: Any, **on_cpus: Any) -> pytest.MarkDecorator:
     real = pytest.param((REAL, on_gpus), id=REAL, marks=pytest.mark.gpu)
     given = [*cpus, pytest.param((STAND_IN, on_gpus), id=STAND_IN), real]
     return pytest.mark.parametrize("groups", given, indirect=True)
+
+
+def replays(session: Session) -> list[CapturedRun]:
+    """The runs of the first rank that CUDA graphs hold, or would hold."""
+    found = []
+    for bound in session.workers[0].bound:
+        for call in bound.calls:
+            for part in getattr(call, "args", ()):
+                steps = getattr(part[0], "steps", ()) if isinstance(part, tuple) else ()
+                found += [step.function for step in steps if isinstance(step.function, CapturedRun)]
+    return found

@@ -27,6 +27,7 @@ from symgraph.frontend import sym
 from symgraph.frontend.optimizer import SGD
 from tests.fakes.fake_cupy import fake_cupy
 from tests.fakes.fake_graphs import CUDARuntimeError, on_host
+from tests.helpers.gpus import replays
 from tests.helpers.pipelines import Case, make_plan
 from tests.helpers.recurrent import lstm_case
 from tests.runtime.backends.cuda.emulation import MISSING, compiler
@@ -82,16 +83,6 @@ def trained(case: Case, context, steps: int = 4, **how) -> tuple[dict[str, np.nd
         for _ in range(steps):
             session.step(case.feeds)
     return {name: arrays.on_host(array) for name, array in own.items()}, session
-
-
-def replays(session: Session) -> list[CapturedRun]:
-    found = []
-    for bound in session.workers[0].bound:
-        for call in bound.calls:
-            for part in getattr(call, "args", ()):
-                steps = getattr(part, "steps", ())
-                found += [step.function for step in steps if isinstance(step.function, CapturedRun)]
-    return found
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])

@@ -40,6 +40,7 @@ from symgraph.frontend import sym
 from symgraph.frontend.lower import lower
 from symgraph.run import main
 from tests.fakes.fake_cupy import fake_cupy
+from tests.helpers.gpus import replays
 from tests.helpers.pipelines import Case, make_plan, run_step
 from tests.helpers.profiles import assert_calls_inside_runs, costs
 from tests.helpers.recurrent import lstm_case
@@ -160,6 +161,22 @@ def test_a_profile_of_both_kinds_adds_up(card, tmp_path):
     assert {*profile.speeds} == {"cpu", "gpu"}
     assert profile.products.startswith("packed ")
     assert profile.products.endswith("; cuBLAS in float32")
+    assert_calls_inside_runs(record)
+
+
+def test_measured_steps_run_as_training_does(card, tmp_path):
+    """By CUDA graphs, which the steps that time each call do without."""
+    path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
+    prices = f"partition.costs={costs(tmp_path)}"
+    given = load_config(str(path), ["devices=[gpu(0)]", "group2ctx={}", prices])
+    with ThreadCluster(1) as cluster:
+        trial = Trial.of(given, cluster, steps=2, warm_up=1)
+        trial.run(2)
+        (record,) = trial.recorder.records()
+    runs = replays(trial.recorder.trainer.training)
+    assert runs
+    assert all(run._launches[True] for run in runs)
+    assert record.steps == 2
     assert_calls_inside_runs(record)
 
 

@@ -151,6 +151,10 @@ class _Alike:
 class Recorder:
     """Trains some steps at a time and keeps their times; the trainer must be timed.
 
+    CUDA graphs cannot time their calls. So where a rank is on a GPU, each step runs twice: first as
+    training runs it, which is what is measured, and then with timed calls, one by one. How long
+    these took is fitted into the runs of the first.
+
     A network that runs forward only has two kinds of step in turns: some batches that stream, and
     one batch alone. Every process of an MPI run does the same and gets the same records.
     """
@@ -172,10 +176,11 @@ class Recorder:
         self._samples = 0  # of the last measured step
         self._steps = 0
         self._stream = stream
+        self._twice = any(context.kind == "gpu" for context in trainer.job.training.devices)
         rounds = islice(self._rounds(), steps)
         kinds = {_keys(batches): batches for together in rounds for _, batches in together}
         for batches in max(PASSES, -(-warm_up // len(kinds))) * list(kinds.values()):
-            self._step(batches)
+            self._measured(batches)
         self._next = self._rounds()
 
     def _rounds(self) -> Iterator[list[tuple[int, Sequence[DataBatch]]]]:
@@ -189,19 +194,35 @@ class Recorder:
             counts = [trainer.source.count(number) for number, _ in some]
             yield [(sum(counts), several), (counts[0], several[:1])]
 
-    def _step(self, batches: Sequence[DataBatch]) -> tuple[tuple[int, int], dict[int, Laps]]:
-        """Run a step; return its begin and end, and the calls of the local ranks."""
+    def _measured(
+        self, batches: Sequence[DataBatch]
+    ) -> tuple[tuple[int, int], dict[int, tuple[Ints, ...]]]:
+        """Run a step; return its begin and end, and the times of the local ranks."""
+        wall, tracks = self._step(batches, timed=not self._twice)
+        apart = self._step(batches, timed=True)[1] if self._twice else tracks
+        times = dict[int, tuple[Ints, ...]]()
+        for rank, worker in self.trainer.training.workers.items():
+            laps = fitted(_stopwatch(worker), apart[rank], tracks[rank])
+            times[rank] = tracks[rank].start, tracks[rank].end, laps.start, laps.end
+        return wall, times
+
+    def _step(
+        self, batches: Sequence[DataBatch], *, timed: bool
+    ) -> tuple[tuple[int, int], dict[int, Track]]:
+        """Run a step; return its begin and end, and the tracks of the local ranks."""
         session = self.trainer.training
+        assert session.timing is not None, "a timed trainer"
+        session.timing.on = timed
         begun = time.perf_counter_ns()
         self._figures = session.step_batches(batches)
         wall = begun, time.perf_counter_ns()
-        return wall, {rank: _stopwatch(w).laps() for rank, w in session.workers.items()}
+        return wall, {r: worker.timeline.tracks[r] for r, worker in session.workers.items()}
 
     def run(self, steps: int, *, keep: bool = True) -> None:
         """Run this many steps; `keep` says whether they join the record."""
         session = self.trainer.training
         for samples, batches in chain.from_iterable(islice(self._next, steps)):
-            wall, laps = self._step(batches)
+            wall, times = self._measured(batches)
             if not keep:
                 continue
             alike = self._alike.setdefault(
@@ -212,9 +233,8 @@ class Recorder:
             alike.counts.append(samples)
             alike.walls.append(wall)
             self._steps += 1
-            for rank, worker in session.workers.items():
-                track, calls = worker.timeline.tracks[rank], laps[rank]
-                alike.times[rank].append((track.start, track.end, calls.start, calls.end))
+            for rank, row in times.items():
+                alike.times[rank].append(row)
 
     def records(self) -> tuple[Record, ...]:
         """Return the steps so far on all ranks, one record per mixture."""
@@ -249,6 +269,28 @@ def _keys(batches: Sequence[DataBatch]) -> tuple[Hashable, ...]:
 def _stopwatch(worker: Worker) -> Stopwatch:
     assert worker.stopwatch is not None, "a timed trainer"
     return worker.stopwatch
+
+
+def fitted(stopwatch: Stopwatch, apart: Track, track: Track) -> Laps:
+    """Return the calls of a step as if they had run in another step's runs.
+
+    Args:
+        stopwatch: It has timed the calls.
+        apart: When the runs of these calls began and ended.
+        track: The same of the other step.
+    """
+    laps = stopwatch.laps()
+    if apart is track:
+        return laps
+    runs = [at for at, _ in track.program.runs]
+    counts = [len(run.calls) + len(run.adding) for run in stopwatch.runs]
+    of_call = np.repeat(runs, counts)
+    begin, to = apart.start[of_call], track.start[of_call]
+    scale = (track.end[of_call] - to) / np.maximum(apart.end[of_call] - begin, 1)
+    start, end = (
+        to + ((times - begin) * scale).astype(np.int64) for times in (laps.start, laps.end)
+    )
+    return Laps(start, end)
 
 
 def _exchange(

@@ -217,7 +217,7 @@ class _Timed:
 
     def __init__(self, body: BoundBody) -> None:
         self._stopwatch = Stopwatch()
-        self._body, _ = self._stopwatch.watch(body, 0, [])
+        self._body, _ = self._stopwatch.watch(body, [], 0)
 
     def __call__(self) -> list[float]:
         """Run it; raises NodeFailed."""
