@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from warnings import warn
 
-from runtime.backends.device.arrays import HOST, Device, device, is_on_gpu, require
+from runtime.backends.device.arrays import HOST, Device, device, gpu_memory, is_on_gpu, require
+from runtime.backends.device.processor import host_memory
 from runtime.planning.plan import Plan
 from symgraph.core.context import Context
 from symgraph.core.errors import GraphError, LimitError
@@ -18,6 +20,29 @@ def require_devices(plan: Plan) -> None:
     """Raise PlacementError for the first of a plan's devices that this machine lacks."""
     for context in plan.devices:
         require(context)
+
+
+def require_memory(plan: Plan, ranks: Collection[int]) -> None:
+    """Raise LimitError for a GPU of these ranks that is too small for its part of the plan.
+
+    Of a host that is too small there is a warning alone: part of its memory may lie on a disk.
+    """
+    on_host = 0
+    for rank in ranks:
+        context, needed = plan.devices[rank], plan.memory[rank].peak
+        if context.kind == "cpu":
+            on_host += needed
+            continue
+        _, whole = gpu_memory(context)
+        if needed > whole:
+            raise _too_small(plan, rank, f"has {bytes_text(whole)} of memory")
+    if on_host > host_memory():
+        warn(
+            f"the plan needs {bytes_text(on_host)} of memory, and this host has "
+            f"{bytes_text(host_memory())}, so the system may end the program: see the table of "
+            "`symgraph plan`, and set `partition.memory`",
+            stacklevel=2,
+        )
 
 
 def gpus(plan: Plan) -> list[Device]:
@@ -106,10 +131,14 @@ def filling(plan: Plan, rank: int, target: Device | None = None) -> Iterator[Dev
 
 
 def no_memory(plan: Plan, rank: int, error: BaseException) -> LimitError:
-    """Make the error for a device that is too small for its part of the plan."""
+    """Make the error for a device that is full."""
+    return _too_small(plan, rank, f"has no memory left ({error})")
+
+
+def _too_small(plan: Plan, rank: int, what: str) -> LimitError:
     context, memory = plan.devices[rank], plan.memory[rank]
     return LimitError(
-        f"{context} has no memory left ({error}); the plan gives it "
+        f"{context} {what}; the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
         f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of `symgraph plan`, "
         "and set `partition.memory` to what is available"

@@ -15,7 +15,7 @@ import numpy as np
 
 from partitioner.base.types import BodyKey
 from runtime.backends.device.arrays import on_host
-from runtime.engine.devices import filling, require_devices
+from runtime.engine.devices import filling, require_devices, require_memory
 from runtime.engine.divergence import IGNORE, STOP, first_of
 from runtime.engine.optimizer_step import OptimizerStep, local_scalars, overflowing
 from runtime.engine.prediction import as_output, predicted, streamed, whole_batches
@@ -438,6 +438,7 @@ def initialize(
     initializer = init.create(initializer)
     require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # first, so that the error does not depend on the order of ranks
+    require_memory(plan, cluster.ranks)
     arrays: Arrays = {}
 
     def first_values(name: str) -> Array:

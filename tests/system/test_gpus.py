@@ -16,6 +16,7 @@ import pytest
 
 from runtime.backends.cuda.rank_memory import MAX_ERROR_KINDS
 from runtime.backends.device import arrays, settings
+from runtime.engine import devices as engine_devices
 from runtime.engine.session import Session, initialize
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
@@ -117,19 +118,36 @@ SMALL = pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)  # a ca
 
 
 @SMALL
-def test_parameters_that_a_card_has_no_room_for(shared_gpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("whole", "what"),
+    [
+        (64, "has 64 B of memory"),  # known before anything is made
+        (1 << 30, r"has no memory left \(Out of memory allocating \d+ bytes\)"),  # others hold it
+    ],
+    ids=["a small card", "a full card"],
+)
+def test_parameters_that_a_card_has_no_room_for(shared_gpu, whole, what, monkeypatch):
     case = lstm_case(1, 2)
     made = make_plan(case, Options(None, gpu(0), (), update=True, slots=1))
     monkeypatch.setattr(fake, "MEMORY", 64)
+    monkeypatch.setattr(engine_devices, "gpu_memory", lambda _: (64, whole))
     with ThreadCluster(1) as cluster, pytest.raises(LimitError) as caught:
         initialize(made, cluster, Uniform(0.1), seed=0)
     (memory,) = made.memory
     assert re.fullmatch(
-        r"gpu\(0\) has no memory left \(Out of memory allocating \d+ bytes\); the plan gives it "
+        rf"gpu\(0\) {what}; the plan gives it "
         f"{bytes_text(memory.parameters)} of parameters, {bytes_text(memory.optimizer)} of "
         f"optimizer arrays and {bytes_text(memory.peak)} in all: see the table of .*",
         str(caught.value),
     )
+
+
+def test_a_host_that_is_too_small_is_warned_of(monkeypatch):
+    made = make_plan(lstm_case(1, 2), Options(None, cpu(0), (), update=True, slots=1))
+    monkeypatch.setattr(engine_devices, "host_memory", lambda: made.memory[0].peak - 1)
+    said = rf"needs {re.escape(bytes_text(made.memory[0].peak))} of memory, and this host has"
+    with ThreadCluster(1) as cluster, pytest.warns(UserWarning, match=said):
+        initialize(made, cluster, Uniform(0.1), seed=0)
 
 
 @SMALL

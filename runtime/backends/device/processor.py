@@ -29,6 +29,10 @@ BLAS_KERNELS = {
 }
 CORE_TYPE = "OPENBLAS_CORETYPE"
 QUIET_SECONDS, LOOK_SECONDS = 0.5, 5e-3  # of `await_quiet`, in all and at a time
+CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 def usable_cores() -> list[int]:
@@ -196,3 +200,12 @@ def slow_blas_warning(
         f"{CORE_TYPE}={environment[CORE_TYPE]} makes matrix products run without this processor's "
         f"{best.upper()}, at half their speed or less: unset it"
     )
+
+
+def host_memory() -> int:
+    """Return the bytes of this host's memory, or of this container's where that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CGROUP_LIMITS:
+        text = path.read_text().strip() if path.is_file() else ""
+        limits += [int(text)] if text.isdigit() else []
+    return min(limits)

@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +18,12 @@ from threadpoolctl import threadpool_info
 from runtime.backends.bodies import BoundBody
 from runtime.backends.cpu.choice import chosen
 from runtime.backends.device.arrays import Device
-from runtime.backends.device.processor import processor_name
+from runtime.backends.device.processor import host_memory, processor_name
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.excerpts import captured
 
 PRODUCTS = "products"
 ROW_SECONDS, ROW_CALLS = 2e-3, 1 << 12  # of a row of calls on a GPU: at least, and at most
-CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 Work = Callable[[], object]
 
@@ -155,15 +150,6 @@ def _after(work: Work) -> float:
 
 
 # -- surroundings --------------------------------------------------------------------------------
-
-
-def host_memory() -> int:
-    """Return the bytes of this host's memory, or of this container's where that is less."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in CGROUP_LIMITS:
-        text = path.read_text().strip() if path.is_file() else ""
-        limits += [int(text)] if text.isdigit() else []
-    return min(limits)
 
 
 def describe_machine() -> dict[str, str]:

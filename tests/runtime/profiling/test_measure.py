@@ -10,11 +10,11 @@ import pytest
 
 from partitioner.costs.machine import Machine
 from partitioner.costs.machine_files import load_machine
+from runtime.backends.device import processor
+from runtime.backends.device.processor import host_memory
 from runtime.frontends.cli.command import main as symgraph
 from runtime.planning.costs.prices import CostModel
-from runtime.profiling.calibration import bench
 from runtime.profiling.calibration import machine as measure
-from runtime.profiling.calibration.bench import host_memory
 from runtime.profiling.calibration.machine import (
     machine_file,
     measure_machine,
@@ -114,7 +114,7 @@ def test_the_memory_is_that_of_the_container(limits, memory, tmp_path, monkeypat
     paths = [tmp_path / f"limit{i}" for i in range(3)]
     for path, text in zip(paths, limits, strict=False):
         path.write_text(text + "\n")
-    monkeypatch.setattr(bench, "CGROUP_LIMITS", paths)
+    monkeypatch.setattr(processor, "CGROUP_LIMITS", paths)
     assert host_memory() == memory or (memory is None and host_memory() >= whole)
 
 
