@@ -43,11 +43,20 @@ SMALL_ARRAYS = 8 * UNIT  # and some of few numbers
 COUNTERS = 8  # random operators also need this times their output: 64-bit counters
 
 
-def scratch_bytes(partition: Partition, parameters: Collection[str]) -> tuple[int, ...]:
-    """Return the scratch bytes of each rank; parameters: the variables that are not fed."""
+def scratch_bytes(
+    partition: Partition, parameters: Collection[str], others: Sequence[Partition] = ()
+) -> tuple[int, ...]:
+    """Return the scratch bytes of each rank.
+
+    Args:
+        partition: The cut graph of the largest micro-batch.
+        parameters: The variables that are not fed.
+        others: Those of micro-batches of other sizes, which the same ranks run.
+    """
     calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
-    for key, body in partition.bodies.items():
-        calls[partition.rank(key)] += [(node, body.graph) for node in body.graph]
+    for cut in (partition, *others):
+        for key, body in cut.bodies.items():
+            calls[cut.rank(key)] += [(node, body.graph) for node in body.graph]
     within = map(scratch_of, partition.placement.devices, calls)
     packed = [sum(weights.values()) for weights in packed_weights(partition, parameters)]
     return tuple(map(sum, zip(within, packed, strict=True)))

@@ -48,8 +48,11 @@ class Account:
     @cached_property
     def unpacked(self) -> tuple[RankMemory, ...]:
         """The memory of each rank, if values lay side by side without gaps."""
-        first = self.partitions[self.network.sizes[0]]
+        first, *others = [self.partitions[size] for size in dict.fromkeys(self.network.sizes)]
         plan = memory_plan(first, self.network, self.options)
+        if others:  # a GPU's pieces of scratch have other sizes for them
+            scratch = scratch_bytes(first, self.network.parameters, others)
+            plan = replace(plan, scratch=scratch)
         return memory_profile(self.schedule, first, plan, len(self.network.sizes))
 
     @cached_property

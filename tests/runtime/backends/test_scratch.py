@@ -77,10 +77,11 @@ CASES = {  # and whether a CPU takes any
 
 
 @everywhere({"net": gpu(0)}, cpus={"net": cpu(0)})
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_planned_is_what_is_taken(groups, name):
+@pytest.mark.parametrize(("name", "parts"), [*[(name, 1) for name in CASES], ("convolutions", 5)])
+def test_what_is_planned_is_what_is_taken(groups, name, parts):
+    """With micro-batches of two sizes as well: on a GPU each may take pieces of its own."""
     (case, on_cpus), context, shared = CASES[name], groups["net"], RankResources()
-    made = make_plan(case, Options(groups, context, ()))
+    made = make_plan(case, Options(groups, context, (), micro_batches=parts))
     here = device(context)
 
     def work(transport: Transport) -> int:
