@@ -186,13 +186,11 @@ class Recycled:
 
 def piece_of(array: np.ndarray) -> Any:
     """What a GPU's array has to hold as long as it is there; a view has what its base has."""
-    pool = getattr(_here, "pool", None)
-    if pool is None and not _pieces:
-        return None
     while isinstance(array.base, np.ndarray):
         array = array.base
     found = _pieces.get(id(array))
-    if found is None and pool is not None and array.base is None:
+    if found is None and array.base is None:
+        pool = getattr(_here, "pool", None) or MemoryPool()
         found = _pieces[id(array)] = pool.malloc(array.nbytes)
     return found
 

@@ -78,3 +78,15 @@ def test_the_stand_in_is_gone_afterwards():
     with fake_cupy(cards=3), fake_cupy(cards=5):
         pass
     assert module.CARDS == [1]
+
+
+def test_views_take_nothing_from_a_pool():
+    with fake_cupy() as cupy:
+        x, pool = cupy.zeros((2, 3)), cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            views = x.T, x[:, 1:]
+            assert pool.total_bytes() == 0
+            made = x + 1, x.T.copy(), views
+            assert pool.total_bytes() == 2 * 512 == pool.used
+        del made
+        assert pool.used == 0
