@@ -34,11 +34,12 @@ extern "C" __global__ void columns_of(
     }
 }
 
-// The reverse: each pixel is the sum of what was read of it, in the order of the kernel.
+// The reverse: each pixel is the sum of what was read of it, in the order of the kernel, plus a bias
+// for each channel.
 extern "C" __global__ void images_of(
-    const real* __restrict__ columns, real* __restrict__ images, i64 count, i64 channels, i64 rows,
-    i64 width, i64 down, i64 across, i64 kernel_y, i64 kernel_x, i64 stride_y, i64 stride_x,
-    i64 dilate_y, i64 dilate_x, i64 pad_y, i64 pad_x
+    const real* __restrict__ columns, real* __restrict__ images, const real* __restrict__ bias,
+    i64 biased, i64 count, i64 channels, i64 rows, i64 width, i64 down, i64 across, i64 kernel_y,
+    i64 kernel_x, i64 stride_y, i64 stride_x, i64 dilate_y, i64 dilate_x, i64 pad_y, i64 pad_x
 ) {
     const i64 p = thread_index(), pixels = rows * width, line = count * down * across;
     if (p >= count * pixels) return;
@@ -56,6 +57,7 @@ extern "C" __global__ void images_of(
                 if (by_x >= 0) total += (calc)own[j * line + by_x];
             }
         }
+        if (biased) total += (calc)bias[channel];
         images[(image.whole * channels + channel) * pixels + image.rest] = (real)total;
     }
 }

@@ -1,5 +1,7 @@
 """Convolution: the windows of many images are laid out as columns and multiplied by cuBLAS.
 
+Deconvolution is the gradient of its data, and so is bilinear UpSampling.
+
 As many images are taken together as have room for their columns in a limited scratch. A sequence
 counts as an image of one row.
 """
@@ -21,7 +23,9 @@ from runtime.backends.cuda.blas import product, times
 from runtime.backends.cuda.rank_memory import scratch
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.types import Array, Shape, TensorType, wide
-from symgraph.ops.windows import windows_of
+from symgraph.ops.conv import widened
+from symgraph.ops.resize import bilinear_windows, is_bilinear
+from symgraph.ops.windows import Windows, windows_of
 
 LIMIT = 32 << 20  # bytes of scratch, unless one image takes more; they stay in the card's cache
 
@@ -42,11 +46,14 @@ class Part(NamedTuple):
         """Bind the copy of the images' windows to the columns."""
         return self._launch("columns_of", self.output, self.data, self.columns)
 
-    def spread(self) -> BoundCall:
-        """Bind the sum of the columns' elements for each pixel of the images."""
-        return self._launch("images_of", self.data, self.columns, self.data)
+    def spread(self, bias: Array | None) -> BoundCall:
+        """Bind the sum of the columns' elements, and a channel's bias, for each pixel."""
+        given = self.columns if bias is None else bias
+        return self._launch(
+            "images_of", self.data, self.columns, self.data, given, bias is not None
+        )
 
-    def _launch(self, name: str, along: Array, *given: Array) -> BoundCall:
+    def _launch(self, name: str, along: Array, *given: Any) -> BoundCall:
         """Bind a kernel with blocks for channels and threads for places in all images."""
         count, channels, rows, width = self.data.shape
         shape = each_of_rows(channels, along.size // along.shape[1])
@@ -72,7 +79,7 @@ class Part(NamedTuple):
 
 
 def parts(
-    call: KernelCall, data: Array, output: Array, weight: Array, total: str = ""
+    call: KernelCall, spec: Windows, data: Array, output: Array, weight: Array, total: str = ""
 ) -> tuple[list[Part], Array, Array] | None:
     """Return a convolution's parts, its weights as matrices, and where these are summed up.
 
@@ -80,19 +87,19 @@ def parts(
 
     Args:
         call: The call of the operator.
+        spec: The windows.
         data: The data, or its gradient.
         output: The output, or its gradient.
         weight: The weights, or their gradient.
         total: The dtype of sums over parts; by default that of the weights.
     """
-    spec = windows_of(call.attrs)
     missing = 2 - len(spec.kernel)
     if missing < 0 or not floating(*call.ins, *call.outs) or not data.size * output.size:
         return None
     fields = zip(spec, (1, 1, 1, 0), strict=True)  # of an axis with one row
     windows = tuple(size for field, one in fields for size in ((one,) * missing + field))
     data, output = (a.reshape(*a.shape[:2], *(1,) * missing, *a.shape[2:]) for a in (data, output))
-    groups, dtype = call.attrs["num_group"], data.dtype
+    groups, dtype = data.shape[1] // weight.shape[1], data.dtype
     filters, depth = len(weight), weight.size // len(weight)
     heights = groups * depth, filters
     places = output.shape[2] * output.shape[3]
@@ -125,7 +132,7 @@ def parts(
 @kernel("Convolution")
 def convolution(call: KernelCall) -> BoundCall | None:
     (data, weight, *biases), (out,) = call.ins, call.outs
-    made = parts(call, data, out, weight)
+    made = parts(call, windows_of(call.attrs), data, out, weight)
     if made is None:
         return None
     images, filters, _ = made
@@ -143,13 +150,14 @@ def convolution(call: KernelCall) -> BoundCall | None:
     )
 
 
-@kernel("_conv_grad_data")
-def grad_data(call: KernelCall) -> BoundCall | None:
-    (grad, weight), (out,) = call.ins, call.outs
-    made = parts(call, out, grad, weight)
+def spread(call: KernelCall, windows: Windows) -> BoundCall | None:
+    """Bind the gradient of a convolution's data, plus a bias if there is a third input."""
+    (grad, weight, *biases), (out,) = call.ins, call.outs
+    made = parts(call, windows, out, grad, weight)
     if made is None:
         return None
     images, filters, _ = made
+    bias = biases[0] if biases else None
     return in_turn(
         *[
             bound
@@ -157,17 +165,35 @@ def grad_data(call: KernelCall) -> BoundCall | None:
             for bound in (
                 part.by_filter(),
                 times(filters.swapaxes(-1, -2), part.turned, part.columns),
-                part.spread(),
+                part.spread(bias),
             )
         ]
     )
+
+
+@kernel("_conv_grad_data")
+def grad_data(call: KernelCall) -> BoundCall | None:
+    return spread(call, windows_of(call.attrs))
+
+
+@kernel("Deconvolution")
+def deconvolution(call: KernelCall) -> BoundCall | None:
+    windows, _ = widened(call.attrs, call.ins[0].shape)
+    return spread(call, windows)
+
+
+@kernel("UpSampling")
+def upsampling(call: KernelCall) -> BoundCall | None:
+    if not is_bilinear(call.attrs):
+        return None
+    return spread(call, bilinear_windows(call.attrs["scale"]))
 
 
 @kernel("_conv_grad_weight")
 def grad_weight(call: KernelCall) -> BoundCall | None:
     """Bind the parts' products, whose sum has float32 if they have 16 bits."""
     (grad, data), (out,) = call.ins, call.outs
-    made = parts(call, data, grad, out, wide(out.dtype.name))
+    made = parts(call, windows_of(call.attrs), data, grad, out, wide(out.dtype.name))
     if made is None:
         return None
     images, gradient, total = made

@@ -73,9 +73,44 @@ def test_parts_of_a_batch_and_groups(how, groups, limit, dtype, monkeypatch):
     agree("_conv_grad_weight", g, x, near=3 * near, **how)
 
 
+@each_real
+@pytest.mark.parametrize("limit", [1, 800, conv.LIMIT])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kernel": (2, 2), "stride": (2, 2)},
+        {"kernel": (3, 2), "stride": (3, 2), "pad": (1, 0), "dilate": (2, 1), "adj": (2, 1)},
+        {"kernel": (3, 3), "stride": (2, 1), "target_shape": (9, 8)},
+        {"kernel": (4,), "stride": (5,), "pad": (1,)},
+    ],
+    ids=str,
+)
+def test_deconvolution(how, groups, limit, dtype, monkeypatch):
+    monkeypatch.setattr(conv, "LIMIT", limit)
+    rank = len(how["kernel"])
+    x = numbers((5, 4, *(4, 7)[:rank]), dtype)
+    w = numbers((4, 8 // groups, *how["kernel"]), dtype, 1)
+    how = {**how, "num_group": groups, "num_filter": 8, "near": near_of(dtype, 2e-5, 1e-12)}
+    agree("Deconvolution", x, w, **how)
+    agree("Deconvolution", x, w, numbers(8, dtype, 2), no_bias=False, **how)
+
+
+@each_real
+@pytest.mark.parametrize("scale", [2, 3])
+def test_bilinear_upsampling(scale, dtype):
+    side = 2 * scale - scale % 2
+    x, w = numbers((3, 2, 4, 5), dtype), numbers((2, 1, side, side), dtype, 1)
+    how = {"scale": scale, "sample_type": "bilinear", "num_filter": 2}
+    agree("UpSampling", x, w, near=near_of(dtype, 2e-5, 1e-12), **how)
+    assert has_no_kernel("UpSampling", x, scale=scale, sample_type="nearest")
+
+
 def test_other_axes_are_left_to_the_operator():
     volume, w = numbers((2, 4, 5, 5, 5)), numbers((6, 4, 3, 3, 3))
-    assert has_no_kernel("Convolution", volume, w, num_filter=6, no_bias=True, kernel=(3, 3, 3))
+    how = {"num_filter": 6, "no_bias": True, "kernel": (3, 3, 3)}
+    assert has_no_kernel("Convolution", volume, w, **how)
+    assert has_no_kernel("Deconvolution", volume, w.swapaxes(0, 1), **how)
     x, line = numbers((2, 4, 5, 5)), numbers((2, 4, 5))
     assert has_no_kernel("Pooling", x, kernel=(2, 2), pool_type="lp", p_value=2)
     assert has_no_kernel("Pooling", line, kernel=(2,))
