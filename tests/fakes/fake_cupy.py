@@ -375,7 +375,9 @@ def _zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
         watch(memory)
         uses((), [memory])
     start = -memory.ctypes.data % 512
-    return ndarray(memory[start : start + size].view(dtype).reshape(shape))
+    made = memory[start : start + size].view(dtype).reshape(shape)
+    noted(lambda: made.fill(0), made)  # when a graph is launched again, too
+    return ndarray(made)
 
 
 def _watched(size: int) -> np.ndarray:

@@ -90,3 +90,18 @@ def test_views_take_nothing_from_a_pool():
             assert pool.total_bytes() == 2 * 512 == pool.used
         del made
         assert pool.used == 0
+
+
+def test_zeros_are_zeros_whenever_a_graph_is_launched():
+    with fake_cupy() as cupy:
+        stream, out = cupy.cuda.Stream(non_blocking=True), cupy.ones(3)
+        with stream:
+            stream.begin_capture()
+            total = cupy.zeros(3)
+            total += 1
+            cupy.copyto(out, total)
+            graph = stream.end_capture()
+            for _ in range(3):
+                graph.launch(stream)
+        stream.synchronize()
+        assert out.get().tolist() == [1, 1, 1]
