@@ -32,6 +32,7 @@ FLAGS = [
     "-O1",
     "-fPIC",
     "-shared",
+    "-fno-gnu-unique",  # else all libraries share what is static in templates: blocks' memory
     "-Wall",
     "-Werror",
     "-Wno-unknown-pragmas",

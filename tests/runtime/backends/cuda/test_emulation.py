@@ -94,6 +94,30 @@ def test_barriers_that_not_all_reach_or_that_nobody_sees():
     test_barriers_are_kept()
 
 
+KEPT = """
+template <typename T> __device__ T kept(T own) {
+    __shared__ T place;
+    if (own > 0) place = own;
+    return place;
+}
+
+extern "C" __global__ void keep(real* y) {
+    y[0] = kept(y[0]);
+}
+"""
+
+
+def test_sources_share_no_memory_of_blocks():
+    """Threads run kernels of two sources at once: one's sums got into the other's."""
+    found = []
+    for code, own in ((KEPT, 3), (KEPT + "\n// of another source", 0)):
+        y = on_gpu(np.array([own], "float32"))
+        made = RawModule(code=code, options=("-std=c++17", "-Dreal=float"))
+        made.get_function("keep")((1,), (1,), (y,))
+        found.append(y.get()[0])
+    assert found == [3, 0]
+
+
 def test_warps_exchange():
     x, y = arrays()
     kernel("all_sums")((1,), (64,), (x, y))
