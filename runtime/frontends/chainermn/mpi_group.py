@@ -113,6 +113,8 @@ class MpiGroup(Group):
 
     def allreduce(self, array: Array, out: Array) -> None:
         given = array.astype(summed_as(array.dtype), copy=False)
+        if given is not out and np.may_share_memory(given, out):
+            given = given.copy()  # MPI takes no buffers that overlap
         total = out if out.dtype == given.dtype else np.empty(given.shape, given.dtype)
         call = _call("allreduce", None, given.dtype, given.shape)
         if given.nbytes <= BROUGHT_BYTES:
