@@ -162,8 +162,7 @@ class Communicator:
         self._check_rank("scatter from", root)
         messages = None
         if self.rank == root:
-            self._check_count("scatter_obj", objs)
-            messages = [pickled(obj) for obj in objs or ()]
+            messages = [pickled(obj) for obj in self._checked("scatter_obj", objs)]
         return unpickled(self._group.scatter(messages, root))
 
     def allreduce_obj(self, obj: Any) -> Any:
@@ -253,17 +252,18 @@ class Communicator:
                 f"rank {self.rank} cannot {verb} rank {peer}: there are ranks 0..{self.size - 1}"
             )
 
-    def _check_count(self, verb: str, data: Sequence[Any] | None) -> None:
-        count = 0 if data is None else len(data)
-        if count != self.size:
+    def _checked(self, verb: str, data: Sequence[Any] | None) -> Sequence[Any]:
+        """Return the data, which has an element for each rank."""
+        if data is None or len(data) != self.size:
+            count = 0 if data is None else len(data)
             raise GraphError(f"{verb}: {count} elements are given for {self.size} ranks")
+        return data
 
     def _each(self, verb: str, data: Sequence[Any] | None, root: int) -> list[Message] | None:
         self._check_rank(f"{verb} from", root)
         if self.rank != root:
             return None
-        self._check_count(verb, data)
-        return [Message.of(x) for x in data or ()]
+        return [Message.of(x) for x in self._checked(verb, data)]
 
 
 def join_ranks(symbol: Symbol, comm: Communicator) -> list[Symbol | None]:

@@ -112,6 +112,10 @@ def check_collectives(comm: Communicator) -> None:
     got = comm.alltoall([(data(3, dtype="int8"), data(3, rank=i)) for i in range(size)])
     same(got[-1][1], data(3, rank=rank))
     same(comm.alltoall([data(LARGE, rank=rank)] * size)[-1], data(LARGE, rank=size - 1))
+    rows = data(size, 2)  # an array is a sequence, of its rows; its truth value was asked for
+    same(comm.scatter(rows), rows[rank])
+    same(comm.scatter_obj(rows), rows[rank])
+    same(comm.alltoall(rows)[-1], rows[rank])
 
 
 def check_sums(comm: Communicator) -> None:
