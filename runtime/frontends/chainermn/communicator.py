@@ -20,7 +20,7 @@ from runtime.frontends.chainermn.group import COLLECTIVE, Group, summed_as
 from runtime.frontends.chainermn.means import MEANS, Groups, mean
 from runtime.frontends.chainermn.messages import Message, pickled, unpickled
 from symgraph.chainermn.rank_view import join
-from symgraph.core.errors import ConfigError, GraphError, RunError
+from symgraph.core.errors import ConfigError, DTypeError, GraphError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend.symbol import Symbol, from_json
 
@@ -198,7 +198,7 @@ class Communicator:
             if array is None and params is not None:
                 array = _zeros_like(params[name])
             if array is not None:
-                arrays[name] = array
+                arrays[name] = _gradient(name, array)
         self._agree("multi_node_mean_grad", {n: self._type(a) for n, a in arrays.items()})
         self._mean(list(arrays.values()))
         return arrays
@@ -287,6 +287,17 @@ def _writable(out: Array | None) -> Array | None:
     if out is not None and not (out.flags.c_contiguous and out.flags.writeable):
         raise RunError("`out` must be C-contiguous and writeable: use a fresh array and copy")
     return out
+
+
+def _gradient(name: str, given: Any) -> Array:
+    """Return a gradient as an array, which a sum by numpy is not; DTypeError if it has no mean."""
+    array: Array = np.asarray(given) if isinstance(given, np.generic) else given
+    kind = getattr(array, "dtype", type(array).__name__)
+    if getattr(kind, "kind", None) != "f":
+        raise DTypeError(
+            f"multi_node_mean_grad: {name!r} is {kind}, but means are of arrays of float numbers"
+        )
+    return array
 
 
 def _zeros_like(array: Array) -> Array:

@@ -180,6 +180,13 @@ def check_mean_gradients(comm: Communicator) -> None:
     np.testing.assert_allclose(got["w"], np.full((2, 2), want), rtol=1e-6)
     same(got["v"], np.zeros(3))
     assert comm.multi_node_mean_grad({"v": None}) == {}
+    # A scalar's gradient is no array but a number of numpy's, which was taken for a GPU's array.
+    got = comm.multi_node_mean_grad({"s": np.ones(3, "float32").sum()})
+    same(got["s"], np.full((), 3, "float32"))
+    with pytest.raises(DTypeError, match="'v' is int32, but means are of arrays of float numbers"):
+        comm.multi_node_mean_grad({"v": np.ones(2, "int32")})
+    with pytest.raises(DTypeError, match="'v' is list, but means are of arrays"):
+        comm.multi_node_mean_grad({"v": [1.0]})
 
 
 def check_parameters(comm: Communicator) -> None:
