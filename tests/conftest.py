@@ -15,8 +15,10 @@ from tests.helpers.gpus import KINDS, shared_card
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Workers of xdist and the tests start hundreds of processes: each would compile all of our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# xdist sets it for its workers, and what is printed would be folded to fit.
+# xdist sets it for its workers, and readline for pytest without workers, which os.environ does not
+# see; what is printed would be folded to fit.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 
 def pytest_addoption(parser):
