@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import symgraph as sg
+from examples.arguments import positive
 from examples.datasets import enlarged_digits
 from runtime import Options, Session, initialize, launched_by_mpi, limit_blas, make_cluster, plan
 from runtime.training.data.files import read_arrays
@@ -89,6 +90,8 @@ def make_session(
 def run(network: Symbol, devices: Devices, count: int, options: argparse.Namespace) -> int:
     """Train on several devices and on one, print the losses and compare them."""
     images, labels = mnist(options.mnist) if options.mnist else digits()
+    if len(images) < BATCH:
+        raise ConfigError(f"{options.mnist} has {len(images)} images; a batch needs {BATCH}")
     transport = "mpi" if launched_by_mpi(os.environ) else "threads"
     with make_cluster(transport, count) as many, limit_blas(1):
         pipeline = make_session(network, many, devices, options)
@@ -115,8 +118,8 @@ def main(network: Callable[[], Symbol], devices: Devices, count: int, about: str
     """Run the command line of an example that trains on `count` devices and on one."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--mnist", type=Path, help="folder with MNIST's IDX files")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--micro-batches", type=int, default=2)
+    parser.add_argument("--epochs", type=positive, default=3)
+    parser.add_argument("--micro-batches", type=positive, default=2)
     parser.add_argument("--schedule", default="1f1b", help="gpipe or 1f1b")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     options = parser.parse_args()

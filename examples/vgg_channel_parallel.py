@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import symgraph as sg
+from examples.arguments import positive
 from examples.cifar import SIDE, Images, load
 from runtime import (
     Cluster,
@@ -201,13 +202,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=positive, default=2)
     parser.add_argument("--convolution", choices=LAYERS, default="parallel")
     parser.add_argument("--data", type=Path, help="a file or folder of CIFAR's binary files")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="steps per epoch; by default all batches")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--first", type=int, default=64, help="filters of the first block")
+    parser.add_argument("--epochs", type=positive, default=5)
+    parser.add_argument("--steps", type=positive, help="steps per epoch; by default all batches")
+    parser.add_argument("--batch", type=positive, default=64)
+    parser.add_argument("--first", type=positive, default=64, help="filters of the first block")
     parser.add_argument("--dropout", type=float, default=0.1, help="after each layer")
     parser.add_argument("--learning-rate", type=float, default=0.01)
     return status_of(lambda: run(parser.parse_args()))

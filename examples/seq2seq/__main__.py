@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import symgraph as sg
+from examples.arguments import positive
 from examples.seq2seq.batches import Batches, Key, choose_buckets, encode, provide
 from examples.seq2seq.bleu import bleu
 from examples.seq2seq.network import READER, WRITER, Sizes, training
@@ -158,12 +159,12 @@ def main() -> int:
         "--held-out", type=int, default=500, help="days, or pairs of the file, to hold out"
     )
     parser.add_argument("--least", type=int, default=1, help="texts with a word, or it is spelled")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--units", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--epochs", type=positive, default=8)
+    parser.add_argument("--batch", type=positive, default=48)
+    parser.add_argument("--units", type=positive, default=128)
+    parser.add_argument("--layers", type=positive, default=2)
     parser.add_argument("--schedule", default="1f1b")
-    parser.add_argument("--micro-batches", type=int, default=2)
+    parser.add_argument("--micro-batches", type=positive, default=2)
     return status_of(lambda: run(parser.parse_args()))
 
 

@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 import symgraph as sg
+from examples.arguments import positive
 from examples.seq2seq_attention.network import network
 from examples.seq2seq_attention.numerals import BUCKETS, DIGITS, Pair, batches, pairs, provide
 from runtime import (
@@ -30,6 +31,7 @@ from runtime import (
     make_cluster,
 )
 from symgraph.command_line import OK, status_of
+from symgraph.errors import ConfigError
 
 BATCH, RATE, CLIP, SEED = 64, 0.003, 5.0, 1
 
@@ -75,7 +77,14 @@ def accuracy(session: BucketSession, held_out: list[Pair]) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Train, and print the accuracy after each epoch."""
+    if options.digits > DIGITS:
+        raise ConfigError(f"--digits {options.digits} is more than {DIGITS}: no bucket is as long")
     train, held_out = pairs(options.numbers, SEED, options.digits)
+    if not held_out:
+        raise ConfigError(
+            f"--numbers {options.numbers} with --digits {options.digits} gives fewer than 10 "
+            "different numbers, so none is held out; give more"
+        )
     buckets = make_buckets(options.units, options.devices, options.schedule)
     transport = "mpi" if launched_by_mpi(os.environ) else "threads"
     with make_cluster(transport, options.devices) as cluster, limit_blas(1):
@@ -99,13 +108,15 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=positive, default=8)
     parser.add_argument(
-        "--numbers", type=int, default=20_000, help="numbers to draw, with repetitions"
+        "--numbers", type=positive, default=20_000, help="numbers to draw, with repetitions"
     )
-    parser.add_argument("--digits", type=int, default=DIGITS, help="digits of the longest numbers")
-    parser.add_argument("--units", type=int, default=64)
-    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument(
+        "--digits", type=positive, default=DIGITS, help="digits of the longest numbers"
+    )
+    parser.add_argument("--units", type=positive, default=64)
+    parser.add_argument("--devices", type=positive, default=2)
     parser.add_argument("--schedule", default="1f1b")
     return status_of(lambda: run(parser.parse_args()))
 

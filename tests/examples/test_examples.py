@@ -82,6 +82,25 @@ def test_mlp_names_the_missing_file(tmp_path):
     assert "MNIST's such as train-images-idx3-ubyte.gz" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("example", "arguments", "said"),
+    [
+        ("mlp", "--epochs 0", "argument --epochs: '0' is not a whole number of 1 or more"),
+        ("mlp", "--mnist nowhere", "no such file or folder: nowhere"),
+        ("vgg_channel_parallel", "--steps -1", "argument --steps: '-1' is not a whole number"),
+        ("seq2seq_attention", "--digits 7", "--digits 7 is more than 6"),
+        ("seq2seq_attention", "--digits 1", "--digits 1 gives fewer than 10"),
+    ],
+)
+def test_examples_name_arguments_that_leave_nothing_to_do(example, arguments, said):
+    """They divided by 0 steps, samples or texts, or read what no step had set."""
+    pytest.importorskip("sklearn")
+    done = run_mlp(*arguments.split(), example=example)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def language_model_case(**args) -> Case:
     """The example's network in float64, with data, states and weights for it."""
     sizes = {"batch_size": 5, "sequence_length": 4, "vocab": 11, "hidden": 6, "embed": 6}

@@ -42,6 +42,8 @@ def read_arrays(path: str) -> tuple[Arrays, Arrays | None]:
             return load_file(file), None
     if file.suffix == ".bin":
         return _cifar([file]), None
+    if not file.exists():
+        raise ConfigError(f"no such file or folder: {path}")
     raise ConfigError(
         f"{path}: files with several arrays end in .npz, .safetensors or .bin (CIFAR's); other "
         "arrays are data.files: {input: file}, and texts need data.sequence_length or data.buckets"
