@@ -175,6 +175,7 @@ class FlightRecorder:
         self._records: dict[int, list[FlightRecord]] = {rank: [] for rank in cluster.ranks}
         self._lock = threading.Lock()
         self._failure: Failure | None = None  # the one that the files tell of
+        self._written = False  # whether there are files of it
         self._quit: _QuitListener | None = None
         cluster.alarm(self.failed)
 
@@ -190,7 +191,7 @@ class FlightRecorder:
         with self._lock:
             if failure.status == FAILED and self._failure is None:
                 self._failure = failure
-                self._write(failure)
+                self._written = self._write(failure)
 
     def asked(self) -> None:
         """Write the files of a run that goes on, and say so."""
@@ -211,7 +212,7 @@ class FlightRecorder:
         if exit_status(error) == FAILED:
             self.failed(Failure(-1, "", f"{type(error).__name__}: {error}"))
         with self._lock:
-            if self._failure is not None and _speaker(self._failure) in self._records:
+            if self._failure and self._written and _speaker(self._failure) in self._records:
                 error.flight_records = str(self.folder)  # type: ignore[attr-defined]
 
     def _write(self, failure: Failure | None) -> bool:
@@ -221,8 +222,12 @@ class FlightRecorder:
             for rank in self._records:
                 path = self.folder / RECORD.format(rank)
                 partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps(self._facts_of(rank, failure)), encoding="utf-8")
-                os.replace(partial, path)
+                text = json.dumps(self._facts_of(rank, failure))
+                try:
+                    partial.write_text(text, encoding="utf-8")
+                    os.replace(partial, path)
+                finally:
+                    partial.unlink(missing_ok=True)
         except OSError as error:  # the failure itself matters more
             say(f"cannot write flight records into {self.folder}: {error.strerror}")
             return False

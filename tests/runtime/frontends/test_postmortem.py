@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from runtime.frontends.cli.command import main as symgraph
@@ -24,6 +27,22 @@ def test_the_story_of_a_rank_that_raised_fits_80_columns(tmp_path, capsys, monke
     said = " ".join(printed.split())
     assert "rank 1 failed first at 1B0 (step 2), node 'fault_b_grad0': RuntimeError" in said
     assert "waited in R3.0 for tag 3 (hidden_grad0, micro-batch 0) from rank 1" in said
+
+
+def test_records_that_could_not_be_written_are_not_named(tmp_path, capsys, monkeypatch):
+    """A full disk: the last line named records that were not there, and a part of one was left."""
+
+    def full(path: Path, text: str, encoding: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = write_config(tmp_path, args=FAULT, checkpoint={"directory": str(tmp_path / "ck")})
+    monkeypatch.setattr(Path, "write_text", full)
+    assert run([str(path), "--json"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot write flight records into" in said
+    assert "symgraph postmortem" not in said
+    assert not list((tmp_path / "ck" / "flight").iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "clock": {"unix": 1}}'])
