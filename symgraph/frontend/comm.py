@@ -198,6 +198,7 @@ def groups_of(
     if not xs:
         raise GraphError(f"{what!r} has no participants")
     if groups is not None:
+        _require_list(groups, what)
         if len(groups) != len(xs):
             raise GraphError(f"{what!r}: {len(xs)} participants are given for {len(groups)} groups")
         return list(groups)

@@ -177,6 +177,8 @@ def test_wrong_calls_say_what_is_wrong(layer):
         GraphError, match=r"'c': num_group=2 is given, but the participants are the gr"
     ):
         layer(data, num_filter=4, groups=groups(2), kernel=(3, 3), num_group=2, name="c")
+    with pytest.raises(TypeError, match="'c': groups is a list of groups, not the name 'rank0'"):
+        layer(data, num_filter=5, groups="rank0", kernel=(3, 3), name="c")  # r, a, n, k and 0
 
 
 def test_fewer_channels_than_participants():
