@@ -181,6 +181,12 @@ def connect(*calls: Call) -> list[Any]:
     Calls of one rank run in the given order. Raises GraphError, which names the links, for messages
     without a sender or receiver, and for links that wait for each other.
     """
+    for call in calls:
+        if not isinstance(call, Call):
+            raise GraphError(
+                f"connect takes what calls of chain lists return, such as mlp(x) or mlp(), and no "
+                f"{type(call).__name__}"
+            )
     ranks = {call.rank for call in calls}
     pending: dict[int, deque[tuple[int, Link, tuple[Message, ...]]]] = {r: deque() for r in ranks}
     for number, call in enumerate(calls):

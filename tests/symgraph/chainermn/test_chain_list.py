@@ -178,6 +178,11 @@ def test_a_rank_that_is_not_there():
         connect(chain(0, (linear("a"), None, 2))(data(0)), chain(1)())
 
 
+def test_a_list_that_is_not_called():
+    with pytest.raises(GraphError, match=r"such as mlp\(x\) or mlp\(\), and no MultiNodeChainList"):
+        connect(chain(0, (linear("a"), None, None)))
+
+
 def test_links_of_the_wrong_kind():
     with pytest.raises(GraphError, match=r"link 0 of rank 0 does not take 2 inputs: too many"):
         connect(chain(0, (lambda x: x, None, None))(data(0), data(1)))
