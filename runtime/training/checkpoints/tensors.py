@@ -155,14 +155,18 @@ class Reader:
         tensor = key.format(shard.parameter if shard else name)
         if tensor not in self.holder:
             raise ConfigError(f"{self.path} has no {tensor!r}: it was written by another network")
-        stored = self.holder[tensor].get_slice(tensor)
-        shape = tuple(stored.get_shape())
+        stored, whole = self.holder[tensor].get_slice(tensor), self.holder[tensor].get_tensor
+        array: Array
         if like is None:
-            whole: Array = self.holder[tensor].get_tensor(tensor)
-            return whole
+            array = whole(tensor)
+            return array
+        shape = tuple(stored.get_shape())
         wanted = (shard.rows, *like.shape[1:]) if shard else like.shape
-        rows = slice(shard.start, shard.stop) if shard and shape == wanted else ...
-        array: Array = stored[rows]
+        part = shard if shape == wanted else None
+        if part and part.start < part.stop:
+            array = stored[part.start : part.stop]
+        else:  # a slice without elements is an error of safetensors
+            array = part.of(whole(tensor)) if part else whole(tensor)
         if (shape, array.dtype) != (wanted, like.dtype):
             raise ConfigError(
                 f"{self.path}: {tensor!r} is {array.dtype}{list(shape)}, but the network has "

@@ -9,13 +9,15 @@ import pytest
 
 import symgraph as sg
 from runtime.frontends import chainermn
+from runtime.training.checkpoints.disk import Disk
 from symgraph.core.errors import ConfigError, PeerFailed
 from tests.runtime.frontends.chainermn.test_training import BATCH, data, network, on_ranks
 
 
 def state(comm, value: float) -> dict[str, np.ndarray]:
     """Arrays of which each rank has its own."""
-    return {"w": np.full((2, comm.rank + 1), value), "n": np.array(int(value))}
+    empty = np.empty((0, 2))  # was saved, but could not be loaded
+    return {"w": np.full((2, comm.rank + 1), value), "n": np.array(int(value)), "none": empty}
 
 
 def saved(comm, path, iterations, keep=5):
