@@ -41,7 +41,7 @@ class MultiNodeCheckpointer:
     """Saves and loads the part of a run on one rank; all ranks call its methods equally often."""
 
     def __init__(self, name: str, comm: Communicator, path: str | Path, keep: int) -> None:
-        if Path(name).name != name:
+        if Path(name).name != name or name in ("", ".."):
             raise ConfigError(f"a checkpointer's name must be the name of a folder, not {name!r}")
         if keep < 1:
             raise ConfigError(f"a checkpointer must keep at least 1 snapshot, not {keep}")
@@ -75,6 +75,7 @@ class MultiNodeCheckpointer:
             self._comm.allgather_obj(iteration)
             folder.prune(self._keep)
         except OSError as error:
+            folder.discard(iteration)  # a full disk has no room for a part
             raise ConfigError(f"the checkpoint {path} cannot be written: {error}") from error
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 
 import numpy as np
@@ -131,10 +132,22 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
     assert heard == [-1, -1]
 
 
+def test_a_full_disk_keeps_no_part(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    on_ranks(1, lambda comm: saved(comm, tmp_path, [1]))
+    monkeypatch.setattr(Disk, "sync", full)
+    with pytest.raises(ConfigError, match=r"step-00000002 cannot be written: .* No space left"):
+        on_ranks(1, lambda comm: saved(comm, tmp_path, [2]))
+    assert [p.name for p in (tmp_path / "run" / "rank-0").iterdir()] == ["step-00000001"]
+
+
 def test_names_and_numbers_that_make_no_sense(tmp_path):
     def work(comm):
-        with pytest.raises(ConfigError, match="name must be the name of a folder, not 'a/b'"):
-            chainermn.create_multi_node_checkpointer("a/b", comm, tmp_path)
+        for name in ("a/b", "..", ""):
+            with pytest.raises(ConfigError, match=f"must be the name of a folder, not '{name}'"):
+                chainermn.create_multi_node_checkpointer(name, comm, tmp_path)
         with pytest.raises(ConfigError, match="must keep at least 1 snapshot, not 0"):
             chainermn.create_multi_node_checkpointer("a", comm, tmp_path, keep=0)
 
