@@ -15,8 +15,10 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
+from examples.arguments import positive
 from examples.cluster.hosts import Hosts
 from examples.cluster.relay import Cut, Link, relay
 from symgraph.core.errors import ConfigError
@@ -25,7 +27,13 @@ from symgraph.core.units import parse_si
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; return the status of the command that it runs."""
-    options = _parser().parse_args(words)
+    parser = _parser()
+    options = parser.parse_args(words)
+    for cut in options.cut:
+        if not 1 <= cut.host <= options.hosts:
+            parser.error(
+                f"argument --cut: there is no host{cut.host}, as --hosts is {options.hosts}"
+            )
     command = options.command[options.command[:1] == ["--"] :]
     if not command:
         print("examples.cluster: which command? give it after --", file=sys.stderr)
@@ -51,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m examples.cluster", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--hosts", type=int, default=2, help="how many (default: 2)")
-    add("--slots", type=int, default=1, help="ranks of each host (default: 1)")
+    add("--hosts", type=positive, default=2, help="how many (default: 2)")
+    add("--slots", type=positive, default=1, help="ranks of each host (default: 1)")
     add("--delay", type=_seconds, default=0.0, help="of a packet, one way, such as 10ms")
     add("--bandwidth", type=_bits, default=float("inf"), help="of a host each way: 100Mbit")
     add("--loss", type=_share, default=0.0, help="share of packets that get lost, such as 0.1%%")
@@ -64,20 +72,36 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    return float(parse_si(text, "s"))
+    return _figure(text, "s")
 
 
 def _bits(text: str) -> float:
-    return float(parse_si(text.removesuffix("/s") + "/s", "bit/s"))
+    bits = _figure(text.removesuffix("/s") + "/s", "bit/s")
+    if not bits:
+        raise argparse.ArgumentTypeError("nothing passes at 0 bit/s")
+    return bits
+
+
+def _figure(text: str, unit: str) -> float:
+    try:
+        return parse_si(text, unit)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _share(text: str) -> float:
-    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    with suppress(ValueError):
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 <= share <= 1:
+            return share
+    raise argparse.ArgumentTypeError(f"expected a share, such as 0.1% or 0.001, got {text!r}")
 
 
 def _cut(text: str) -> Cut:
-    host, seconds = text.removeprefix("host").split("@")
-    return Cut(int(host), float(seconds.removesuffix("s")))
+    with suppress(ValueError):
+        host, seconds = text.removeprefix("host").split("@")
+        return Cut(int(host), float(seconds.removesuffix("s")))
+    raise argparse.ArgumentTypeError(f"expected a host and seconds, such as 2@20, got {text!r}")
 
 
 if __name__ == "__main__":

@@ -156,8 +156,12 @@ def test_hosts_of_a_killed_script_are_removed_by_the_next():
     ("words", "message"),
     [
         ([], "which command? give it after --"),
-        (["--delay", "10 m", "--", "true"], "--delay"),
-        (["--cut", "2", "--", "true"], "--cut"),
+        (["--hosts", "0", "--", "true"], "--hosts: '0' is not a whole number of 1 or more"),
+        (["--delay", "10 m", "--", "true"], "--delay: expected a figure in s, such as"),
+        (["--bandwidth", "0Mbit", "--", "true"], "--bandwidth: nothing passes at 0 bit/s"),
+        (["--loss", "200%", "--", "true"], "--loss: expected a share, such as 0.1%"),
+        (["--cut", "2", "--", "true"], "--cut: expected a host and seconds, such as 2@20"),
+        (["--cut", "3@1", "--", "true"], "--cut: there is no host3, as --hosts is 2"),
     ],
 )
 def test_wrong_options_are_named(words: Sequence[str], message: str, capsys):
