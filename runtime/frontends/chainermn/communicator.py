@@ -24,6 +24,8 @@ from symgraph.core.errors import ConfigError, DTypeError, GraphError, RunError
 from symgraph.core.types import Array
 from symgraph.frontend.symbol import Symbol, from_json
 
+MPI_INTS = 1 << 31  # colours and keys of a split are smaller
+
 
 class Communicator:
     """A rank's view of all ranks (chainermn.CommunicatorBase).
@@ -70,7 +72,7 @@ class Communicator:
 
     def split(self, color: int, key: int) -> Communicator:
         """Return a communicator of the ranks with the same colour (0 or more), ordered by key."""
-        self._check_color(color)
+        self._check_split(color, key)
         return Communicator(self.name, self._group.split(color, key), self._node)
 
     # -- arrays ------------------------------------------------------------------------------
@@ -232,9 +234,14 @@ class Communicator:
                         f"{verb}: {name!r} is {there} on rank {rank}, but {here} on rank 0"
                     )
 
-    def _check_color(self, color: int) -> None:
-        if color < 0:
-            raise RunError(f"split: rank {self.rank} gives colour {color}; colours are 0 or more")
+    def _check_split(self, color: int, key: int) -> None:
+        if not 0 <= color < MPI_INTS:
+            raise RunError(
+                f"split: rank {self.rank} gives colour {color}; colours are 0 or more, and below "
+                f"{MPI_INTS}"
+            )
+        if not -MPI_INTS <= key < MPI_INTS:
+            raise RunError(f"split: rank {self.rank} gives key {key}; MPI's ints have 32 bits")
 
     def _check_peer(self, verb: str, peer: int, tag: int) -> None:
         if peer == self.rank:

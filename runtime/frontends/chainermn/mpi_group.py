@@ -27,6 +27,7 @@ from runtime.transports.base import require_same_calls
 from runtime.transports.mpi.cluster import MpiContext
 from runtime.transports.mpi.collectives import start_collective
 from runtime.transports.mpi.meeting import Meeting, gather_bytes
+from symgraph.core.errors import RunError
 from symgraph.core.types import Array
 
 BROUGHT_BYTES = 1 << 10  # sums of at most this size are brought along to the meeting
@@ -157,7 +158,13 @@ class MpiGroup(Group):
 
     def split(self, color: int, key: int) -> MpiGroup:
         self._meet(_call("split"))  # MPI's split itself is a blocking call
-        comm = self._comm.Split(color, key)
+        try:
+            comm = self._comm.Split(color, key)
+        except self._mpi.Exception as error:
+            raise RunError(
+                "split: MPI makes no more communicators; make them once, before a loop, as none is "
+                "given back before the program ends"
+            ) from error
         old, ranks = self._comm.Get_group(), self._context.ranks
         places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
         self._splits += 1

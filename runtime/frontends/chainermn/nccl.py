@@ -39,7 +39,7 @@ class NcclCommunicator(Communicator):
 
     def split(self, color: int, key: int) -> NcclCommunicator:
         """See Communicator."""
-        self._check_color(color)
+        self._check_split(color, key)
         return NcclCommunicator(self._mpi.split(color, key), self._node)
 
     def allreduce(self, data: Any, out: Array | None = None) -> Any:

@@ -154,6 +154,10 @@ def check_splits(comm: Communicator) -> None:
     same(comm.allreduce(np.ones(2)), np.full(2, float(size)))
     with pytest.raises(RunError, match="gives colour -1; colours are 0 or more"):
         comm.split(-1, 0)
+    with pytest.raises(RunError, match="gives colour 2147483648; colours are 0 or more, and below"):
+        comm.split(1 << 31, 0)
+    with pytest.raises(RunError, match="gives key 2147483648; MPI's ints have 32 bits"):
+        comm.split(0, 1 << 31)
     alone = comm.split(rank, 0)
     assert (alone.rank, alone.size) == (0, 1)
     same(alone.bcast(data(2)), data(2))

@@ -19,7 +19,7 @@ from runtime.frontends.chainermn import (
 )
 from runtime.planning.options import Options
 from runtime.transports import make_cluster
-from symgraph.core.errors import GraphError
+from symgraph.core.errors import GraphError, RunError
 from tests.helpers.pipelines import judge, make_plan, run_step
 from tests.runtime.frontends.chainermn.checks import CHECKS, data
 from tests.runtime.frontends.chainermn.test_checkpointer import trained as train_and_save
@@ -75,6 +75,15 @@ def wait_for_each_other() -> None:
     """One in a collective, one for a message."""
     comm = create_communicator("flat", timeout=60)
     comm.recv(1, 7) if comm.rank == 0 else comm.gather(data(1))
+
+
+def splits_for_ever() -> None:
+    comm = create_communicator("flat", timeout=60)
+    try:
+        for _ in range(100_000):
+            comm.split(0, comm.rank)
+    except RunError as error:
+        say(str(error))
 
 
 def train() -> None:
@@ -155,6 +164,7 @@ CASES = {
     "dies-in-a-save": dies_in_a_save,
     "goes-on": goes_on,
     "ends-early": ends_early,
+    "splits-for-ever": splits_for_ever,
     "wait-for-each-other": wait_for_each_other,
 }
 

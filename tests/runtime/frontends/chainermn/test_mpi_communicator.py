@@ -64,6 +64,13 @@ def test_a_wrong_tag_ends_all_ranks():
     assert ended.lines("the next message of rank 0 has tag 4, but tag 5 is asked for"), ended
 
 
+def test_more_communicators_than_mpi_can_make():
+    """It was an error stack of MPICH."""
+    ended = launch(2, PROGRAM, "splits-for-ever")
+    assert ended.status == 0, ended
+    assert len(ended.lines("^split: MPI makes no more communicators; make them once")) == 2, ended
+
+
 @pytest.mark.parametrize("case", ["ends-early", "wait-for-each-other"])
 def test_waits_that_never_end_are_an_error_at_once(case):
     ended = launch(3, PROGRAM, case)
