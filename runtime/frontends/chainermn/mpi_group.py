@@ -36,8 +36,9 @@ BROUGHT_BYTES = 1 << 10  # sums of at most this size are brought along to the me
 class MpiGroup(Group):
     """The ranks of an MPI communicator."""
 
-    def __init__(self, context: MpiContext) -> None:
-        self._context = context
+    def __init__(self, context: MpiContext, whom: str = "all ranks") -> None:
+        """whom: the ranks, as errors name them."""
+        self._context, self._whom = context, whom
         self._mpi, self._comm, self.waiter = context.mpi, context.comm, context.waiter
         self._byte, self._any_tag = context.mpi.BYTE, context.mpi.ANY_TAG
         self._until = self.waiter.until
@@ -51,6 +52,7 @@ class MpiGroup(Group):
             context.name,
             context.ranks,
             1 + self.size + BROUGHT_BYTES // 8,
+            whom=whom,
         )
         self._codes = self._meeting.rows[:, 0]
         self._numbers = self._meeting.rows[:, 1 : 1 + self.size]
@@ -169,8 +171,11 @@ class MpiGroup(Group):
         places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
         self._splits += 1
         name = f"{self._context.name}.{self._splits}.{color}"
+        some = tuple([ranks[p] for p in places])
+        parts = f"ranks {', '.join(map(str, sorted(some)))} alone"
         return MpiGroup(
-            self._context._replace(comm=comm, ranks=tuple([ranks[p] for p in places]), name=name)
+            self._context._replace(comm=comm, ranks=some, name=name),
+            self._whom if len(some) == self.size else parts,
         )
 
     def meet(self, text: str) -> None:
@@ -203,7 +208,7 @@ class MpiGroup(Group):
         meeting.hold(text)
         if self._codes.tolist().count(code) != self.size:
             texts = gather_bytes(
-                self._comm, self._until, text.encode(), "a complaint with all ranks"
+                self._comm, self._until, text.encode(), f"a complaint with {self._whom}"
             )
             require_same_calls([t.decode() for t in texts], DIFFERENT_CALLS)
 
@@ -211,7 +216,7 @@ class MpiGroup(Group):
         """Wait for a collective of these buffers to which all ranks have come."""
         if not request.Test():
             moving = max([buffer.nbytes for buffer in buffers])
-            awaited = f"{verb} with all ranks"
+            awaited = f"{verb} with {self._whom}"
             self._until(request.Test, awaited, moving=moving, buffers=buffers)
 
     def _take(self, src: int, tag: int, out: Bytes | None = None) -> Bytes:

@@ -38,6 +38,7 @@ class Meeting:
         ranks: Sequence[int],
         width: int,
         run: int = EVERY_RUN,
+        whom: str = "all ranks",
     ) -> None:
         """Prepare meetings of `width` integers per rank.
 
@@ -45,18 +46,19 @@ class Meeting:
             name: The same on all of its ranks, and of no other communicator.
             ranks: The places of the communicator's ranks in the cluster.
             run: See `stalls.Wait`.
+            whom: The ranks, as errors name them.
         """
         self.row = np.zeros(width, np.int64)
         self.rows = np.empty((comm.size, width), np.int64)
         self._comm, self._waiter, self._name, self._ranks = comm, waiter, name, ranks
-        self._run = run
+        self._run, self._whom = run, whom
 
     def hold(self, verb: str) -> None:
         """Gather the rows of all ranks; `verb` is the call that waits name."""
         number = self._waiter.meet(self._name)
         request = self._comm.Iallgather(self.row, self.rows)
         if not request.Test():
-            awaited, meeting = f"{verb} with all ranks", (self._name, number)
+            awaited, meeting = f"{verb} with {self._whom}", (self._name, number)
             self._waiter.until(request.Test, awaited, self._ranks, run=self._run, meeting=meeting)
 
 

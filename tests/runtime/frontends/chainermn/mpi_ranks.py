@@ -77,6 +77,13 @@ def wait_for_each_other() -> None:
     comm.recv(1, 7) if comm.rank == 0 else comm.gather(data(1))
 
 
+def wait_in_two_communicators() -> None:
+    """Rank 0 in one of ranks 0 and 2, these in that of all."""
+    comm = create_communicator("flat", timeout=60)
+    half = comm.split(comm.rank % 2, comm.rank)
+    (half if comm.rank == 0 else comm).allreduce(data(1))
+
+
 def splits_for_ever() -> None:
     comm = create_communicator("flat", timeout=60)
     try:
@@ -164,6 +171,7 @@ CASES = {
     "dies-in-a-save": dies_in_a_save,
     "goes-on": goes_on,
     "ends-early": ends_early,
+    "wait-in-two-communicators": wait_in_two_communicators,
     "splits-for-ever": splits_for_ever,
     "wait-for-each-other": wait_for_each_other,
 }

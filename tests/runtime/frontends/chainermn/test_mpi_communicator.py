@@ -64,6 +64,14 @@ def test_a_wrong_tag_ends_all_ranks():
     assert ended.lines("the next message of rank 0 has tag 4, but tag 5 is asked for"), ended
 
 
+def test_waits_in_two_communicators_are_told_apart():
+    """All ranks were said to wait for the same call of all."""
+    ended = launch(3, PROGRAM, "wait-in-two-communicators")
+    assert ended.status == 1, ended
+    assert ended.lines(r"^  rank 0 waits for allreduce of float64\(1,\) with ranks 0, 2 alone$")
+    assert ended.lines(r"^  rank 2 waits for allreduce of float64\(1,\) with all ranks$")
+
+
 def test_more_communicators_than_mpi_can_make():
     """It was an error stack of MPICH."""
     ended = launch(2, PROGRAM, "splits-for-ever")
