@@ -207,6 +207,29 @@ def test_replicas_are_inside_hosts_where_the_network_is_slow():
     assert set(made.options.groups.values()) == {(cpu(0), cpu(1)), (cpu(2), cpu(3))}
 
 
+def test_a_grid_with_a_group_on_several_columns_can_be_evaluated():
+    """It said that group2ctx did not map the group."""
+    x = sym.Variable("data")
+    with AttrScope(ctx_group="wide"):
+        left, right = (sym.FullyConnected(x, num_hidden=96, name=n) for n in ("left", "right"))
+        right = sym.sum(sym.tanh(right), axis=1)
+    with AttrScope(ctx_group="end"):
+        loss = sg.sym.MakeLoss(sym.sum(sym.tanh(left), axis=1) + right, name="loss")
+    feeds = {"data": Feed(TensorType((6, 32), "float32"))}
+    prices = CostModel.alike(Speed(1e7, 1e-7, 1e12), Link(1e-7, 1e12), overhead=0.0)
+    rules = (Rule("split", ("wide",), axis="samples"), Rule("together", ("left", "end")))
+    options = Options(
+        devices=tuple(map(cpu, range(4))),
+        strategy="auto",
+        micro_batches=3,
+        rules=rules,
+        pricing=always(prices),
+    )
+    made = plan(loss, feeds, options, wrt=None)
+    assert {"end", "wide cpu(0)", "wide cpu(1)"} == set(made.options.groups)
+    assert plan(loss, feeds, made.evaluating()).placement == made.placement
+
+
 # -- micro-batches ----------------------------------------------------------------------------
 
 
