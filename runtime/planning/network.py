@@ -96,6 +96,11 @@ class Network:
         """The graph of the first (largest) micro-batch."""
         return self.graphs[self.sizes[0]]
 
+    @property
+    def even(self) -> bool:
+        """Whether all micro-batches have the same size; planning takes all for the largest."""
+        return len(self.graphs) == 1
+
     def require_states_in_place(self, placement: Placement) -> None:
         """Raise PlacementError for a state whose next value is made on another device."""
         for variable, value in self.states.items():

@@ -220,7 +220,7 @@ class Candidates:
         """
         coarse = self.coarse(contiguous=False)
         large = len(coarse.parts) * len(coarse.limits) > MOST_CHOICES
-        if large or self.constraints.spread or time_steps(self.graph):
+        if large or not network.even or self.constraints.spread or time_steps(self.graph):
             return None
         kernels = self.prices.least().merged(self.graph, self.machine.contexts)
         bound = PlacementBound(network, options, coarse, kernels, self.prices)

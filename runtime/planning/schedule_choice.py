@@ -128,7 +128,8 @@ class _Tries:
         seconds = None
         if self.is_open and fits:
             seconds = self.simulator(plan.partition).makespan(plan.schedule)
-        bound = float(listed[-1].lower_bound) if listed else None
+        holds = listed and self.draft.network.even
+        bound = float(listed[-1].lower_bound) if holds else None
         plan = replace(plan, choice=replace(plan.choice, seconds=seconds, bound=bound))
         self.candidates.append(plan.choice)
         if self.least is None or (excess, plan.choice.peak) < self._least:

@@ -13,10 +13,11 @@ from runtime.planning.explain import without_idle
 from runtime.planning.mixed_step import predict, stream, stream_batches
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GAIN
+from runtime.planning.step import StepPrograms
 from runtime.profiling.analysis.pace import STREAM, steady
 from runtime.profiling.calibration.pricing import quick_prices
 from runtime.profiling.report.text import interval_words
-from runtime.schedule.replay import RankMemory, simulate
+from runtime.schedule.replay import RankMemory
 from runtime.schedule.timeline import Timeline
 from runtime.schedule.views.draw import chart, legend
 from runtime.training.job import Job, machine_of
@@ -36,9 +37,7 @@ def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
     """
     plan = job.training
     prices = prices_of(job.config, plan).only(plan.options.contexts)
-    timeline = simulate(
-        plan.schedule, plan.partition, prices.costs(plan.partition, plan.overheads())
-    )
+    timeline = predict(StepPrograms.of(plan), prices)
     config, figures = job.config, _figures(job, timeline, prices)
     phases = "forward only" if job.forward_only else "with gradients"
     head = (

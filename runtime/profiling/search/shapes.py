@@ -116,8 +116,8 @@ class Forecast:
         """Return the outlook of a shape."""
         devices, rows, count = shape
         size = -(-self.samples // (rows * count))
-        row = self._row(size)
-        times = row.coarse.times[:devices]
+        row, smallest = self._row(size), self._row(self.samples // (rows * count))
+        times = smallest.coarse.times[:devices]
         total = times.sum(axis=1)
         price = total.min() / total if total.min() > 0 else np.ones(devices)
         least = float(priced(times, price).sum() / price.sum())
