@@ -12,7 +12,7 @@ the sums on fast links: rows are then (0, 2) and (1, 3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from partitioner.placement.group2ctx import Groups, devices_of
@@ -83,9 +83,7 @@ def grids_to_try(devices: int, samples: int, *, uneven: bool) -> list[Grid]:
     return [Grid(n, near) for n in counts for near in orders if not near or n < devices]
 
 
-def in_first_row(
-    groups: Groups, rows: Sequence[tuple[Context, ...]], named: Collection[str]
-) -> dict[str, Context]:
+def in_first_row(groups: Groups, rows: Sequence[tuple[Context, ...]]) -> dict[str, Context]:
     """Return the device of each group in the first row.
 
     Groups may also be on whole columns, as in the options of plans that were made before.
@@ -93,7 +91,6 @@ def in_first_row(
     Args:
         groups: the user's map.
         rows: the grid.
-        named: the groups in the network; others on a column are left out.
 
     Raises:
         ConfigError: a group on other devices.
@@ -103,7 +100,7 @@ def in_first_row(
     for group, given in groups.items():
         devices = devices_of(given)
         if devices in on_column:
-            first_row |= {group: on_column[devices]} if group in named else {}
+            first_row[group] = on_column[devices]
         elif len(devices) > 1:
             raise ConfigError(
                 f"group {group!r} is on several devices, but data_axis={len(rows)} puts it on all "

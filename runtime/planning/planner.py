@@ -296,10 +296,10 @@ def _on_grid(request: PlanRequest, options: Options) -> tuple[PlanRequest, Optio
         raise ConfigError("data_axis deals out samples, but the network is fed none")
     graph = request.lowered(batch_size(request.feeds))
     names = groups_in(graph)
-    groups = in_first_row(options.groups or {}, rows, names)
+    groups = in_first_row(options.groups or {}, rows)
     if options.placement is not None or options.like is not None:
         # Where a group is on several columns, the options name parts of it.
-        groups = dict.fromkeys(names, rows[0][0]) | groups
+        groups = {name: groups.get(name, rows[0][0]) for name in names}
     if options.strategy is None:
         device_of = assign(graph, groups or None, options.default)
         require_kept(graph, options.rules, device_of)

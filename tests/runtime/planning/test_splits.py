@@ -230,6 +230,16 @@ def test_a_grid_with_a_group_on_several_columns_can_be_evaluated():
     assert plan(loss, feeds, made.evaluating()).placement == made.placement
 
 
+def test_a_column_for_a_group_that_no_node_is_in_is_refused():
+    """It was left out, and the network placed on the first column without a word."""
+    with AttrScope(ctx_group="front"):
+        loss = sg.sym.MakeLoss(sym.tanh(sym.Variable("data")), name="loss")
+    feeds = {"data": Feed(TensorType((4, 3), "float32"))}
+    options = Options({"fornt": DEVICES}, devices=DEVICES, data_axis=2)
+    with pytest.raises(PlacementError, match="did you mean 'fornt'"):
+        plan(loss, feeds, options)
+
+
 # -- micro-batches ----------------------------------------------------------------------------
 
 
