@@ -90,6 +90,8 @@ def make_case(options: Namespace) -> Case:
         raise ConfigError(
             f"{options.schedule} holds messages, so --forward-only and --weight cannot change it"
         )
+    if options.forward_only and (options.backward, options.weight) != (None, None):
+        raise ConfigError("--backward and --weight are no times of --forward-only: leave them out")
     if (options.bandwidth is None) != (options.message_bytes is None):
         raise ConfigError("--bandwidth and --message-bytes go together: give both or neither")
     segments = _segments(options, loaded)

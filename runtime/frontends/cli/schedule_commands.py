@@ -259,7 +259,12 @@ def _count(text: str) -> int:
 
 
 def _capacity(text: str) -> int | None:
-    return None if text == "none" else 0 if text == "0" else _count(text)
+    if text in ("none", "0"):
+        return None if text == "none" else 0
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, 0 or none") from None
 
 
 def _placement(text: str) -> tuple[int, ...]:

@@ -323,6 +323,8 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
         ("--placement 0,2 --micro-batches 2", "rank 1 has no stage, but rank 2 has"),
         ("--placement 0,1 --stages 2 --micro-batches 2", "--placement already implies --stages"),
         ("--stages 2 --micro-batches 2 --order forward", "--order is for gpipe only, not for 1f1b"),
+        ("--stages 2 --micro-batches 2 --forward-only --weight 1", "no times of --forward-only"),
+        ("--stages 2 --micro-batches 2 --capacity x", "'x' is not a whole number of 1 or more, 0"),
         ("--stages 2 --micro-batches 2 --time-segment 2", "--time-segment 2 needs --time-steps"),
         (
             "--stages 2 --micro-batches 2 --time-steps 1 --time-segment 2",
