@@ -247,8 +247,9 @@ class Rank:
 
         timed: the same with stamps, for when the stopwatch is on.
         """
-        is_timed = timed is not None and self.stopwatch is not None and self.stopwatch.timing.on
-        body, adding = timed if timed is not None and is_timed else run
+        body, adding = run
+        if timed is not None and self.stopwatch is not None and self.stopwatch.timing.on:
+            body, adding = timed
         self._feed([(array, self._fed(name, mb)) for name, array in body.fed])
         self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         if self.watch is not None:

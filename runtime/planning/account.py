@@ -49,10 +49,7 @@ class Account:
     def unpacked(self) -> tuple[RankMemory, ...]:
         """The memory of each rank, if values lay side by side without gaps."""
         first, *others = [self.partitions[size] for size in dict.fromkeys(self.network.sizes)]
-        plan = memory_plan(first, self.network, self.options)
-        if others:  # a GPU's pieces of scratch have other sizes for them
-            scratch = scratch_bytes(first, self.network.parameters, others)
-            plan = replace(plan, scratch=scratch)
+        plan = memory_plan(first, self.network, self.options, others)
         return memory_profile(self.schedule, first, plan, len(self.network.sizes))
 
     @cached_property
@@ -98,8 +95,13 @@ def fullest(steps: Iterable[Sequence[RankMemory]]) -> tuple[RankMemory, ...]:
 
 
 @remembered
-def memory_plan(partition: Partition, network: Network, options: Options) -> MemoryPlan:
-    """Return the memory of a cut's bodies; schedules of one cut share it."""
+def memory_plan(
+    partition: Partition, network: Network, options: Options, others: Sequence[Partition] = ()
+) -> MemoryPlan:
+    """Return the memory of a cut's bodies; schedules of one cut share it.
+
+    others: the cuts of micro-batches of other sizes, for which a GPU has other pieces of scratch.
+    """
     return plan_memory(
         partition,
         grads=network.grads,
@@ -108,5 +110,5 @@ def memory_plan(partition: Partition, network: Network, options: Options) -> Mem
         shared_memory=options.lends,
         parameters=network.parameters,
         several=len(network.sizes) > 1,
-        scratch=scratch_bytes(partition, network.parameters),
+        scratch=scratch_bytes(partition, network.parameters, others),
     )

@@ -56,7 +56,7 @@ def main(every: int) -> None:
     # After failures the package leaves without MPI_Finalize: with so many requests given up, MPICH
     # may crash in it. All ranks have come to their ends here, so this ends them, with status 0.
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.5)  # what the launcher has not read when a rank aborts is lost
+    time.sleep(0.5)  # so that the launcher has read all lines: an abort drops the others
     MPI.COMM_WORLD.Abort(0)
 
 

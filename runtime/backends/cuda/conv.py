@@ -8,6 +8,7 @@ counts as an image of one row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from runtime.backends.cuda.base import (
@@ -78,6 +79,10 @@ class Part(NamedTuple):
         return function("conv", name, real=self.data.dtype.name)
 
 
+# Binds the calls of a part from it, the weights as matrices, and the bias.
+Binding = Callable[[Part, Array, Array | None], tuple[BoundCall, ...]]
+
+
 def parts(
     call: KernelCall, spec: Windows, data: Array, output: Array, weight: Array, total: str = ""
 ) -> tuple[list[Part], Array, Array] | None:
@@ -129,46 +134,35 @@ def parts(
     return made, matrices(weight, filters), matrices(sums, filters)
 
 
-@kernel("Convolution")
-def convolution(call: KernelCall) -> BoundCall | None:
-    (data, weight, *biases), (out,) = call.ins, call.outs
-    made = parts(call, windows_of(call.attrs), data, out, weight)
+def each_part(
+    call: KernelCall, windows: Windows, data: Array, output: Array, bind: Binding
+) -> BoundCall | None:
+    """Bind what each part of a call does, whose inputs are (array, weights, [bias])."""
+    _, weight, *biases = call.ins
+    made = parts(call, windows, data, output, weight)
     if made is None:
         return None
     images, filters, _ = made
     bias = biases[0] if biases else None
-    return in_turn(
-        *[
-            bound
-            for part in images
-            for bound in (
-                part.read(),
-                times(filters, part.columns, part.turned),
-                part.by_image(bias),
-            )
-        ]
-    )
+    return in_turn(*[bound for part in images for bound in bind(part, filters, bias)])
+
+
+@kernel("Convolution")
+def convolution(call: KernelCall) -> BoundCall | None:
+    def bind(part: Part, filters: Array, bias: Array | None) -> tuple[BoundCall, ...]:
+        return part.read(), times(filters, part.columns, part.turned), part.by_image(bias)
+
+    return each_part(call, windows_of(call.attrs), call.ins[0], call.outs[0], bind)
 
 
 def spread(call: KernelCall, windows: Windows) -> BoundCall | None:
     """Bind the gradient of a convolution's data, plus a bias if there is a third input."""
-    (grad, weight, *biases), (out,) = call.ins, call.outs
-    made = parts(call, windows, out, grad, weight)
-    if made is None:
-        return None
-    images, filters, _ = made
-    bias = biases[0] if biases else None
-    return in_turn(
-        *[
-            bound
-            for part in images
-            for bound in (
-                part.by_filter(),
-                times(filters.swapaxes(-1, -2), part.turned, part.columns),
-                part.spread(bias),
-            )
-        ]
-    )
+
+    def bind(part: Part, filters: Array, bias: Array | None) -> tuple[BoundCall, ...]:
+        columns = times(filters.swapaxes(-1, -2), part.turned, part.columns)
+        return part.by_filter(), columns, part.spread(bias)
+
+    return each_part(call, windows, call.outs[0], call.ins[0], bind)
 
 
 @kernel("_conv_grad_data")
