@@ -269,6 +269,20 @@ class Reading(nn.Module):
         return self.norm(data) + self.norm.running_mean
 
 
+class Contrast(nn.Module):
+    """Each sample against all of its batch: products of samples with samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(4, 5)
+        self.right = nn.Linear(4, 5)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        left, right = self.left(data), self.right(data)
+        near = (left * right).sum(1) + F.linear(right, left).tanh().mean(1)
+        return (torch.logsumexp(left @ right.T, 1) - near).mean()
+
+
 def activations(x: torch.Tensor) -> torch.Tensor:
     kinds = (F.gelu, F.silu, F.elu, F.softplus, F.mish, F.hardswish, F.selu, F.logsigmoid)
     more = (F.softsign, F.hardsigmoid, F.hardtanh, torch.sigmoid, torch.tanh, F.relu)
@@ -400,6 +414,7 @@ OPERATORS = {
     "states": lambda: (States(), (torch.randn(3, 2, 4),), 1),
     "in_place": lambda: (InPlace().eval(), (torch.randn(3, 4),), 0),
     "frozen": lambda: (frozen(), (torch.randn(3, 4),), 0),
+    "contrast": lambda: (Contrast(), (torch.randn(3, 4),), 0),
     "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),
 }
 # Networks that are refused, each with one input.

@@ -22,9 +22,13 @@ from symgraph.interchange.torch.program import Free
 def linear(c: Call) -> Symbol:
     shape, bias = c.meta("input").shape, c.has("bias")
     x = c.x("input") if len(shape) > 1 else c.reshape(c.x("input"), (1, *shape))
-    inputs = [x, c.x("weight"), *([c.x("bias")] if bias else [])]
+    inputs = [c.x("weight"), *([c.x("bias")] if bias else [])]
     units = c.meta("weight").shape[0]
-    made = sym.FullyConnected(*inputs, num_hidden=units, no_bias=not bias, flatten=False)
+    if isinstance(units, Free):  # rows of the weight are samples
+        made = sym.dot(x, inputs[0], transpose_b=True)
+        made = sym.broadcast_add(made, inputs[1]) if bias else made
+    else:
+        made = sym.FullyConnected(x, *inputs, num_hidden=units, no_bias=not bias, flatten=False)
     return made if len(shape) > 1 else c.reshape(made, c.out.shape)
 
 
@@ -54,6 +58,8 @@ def bmm(c: Call) -> Symbol:
 def matmul(c: Call) -> Symbol:
     left, right = c.meta("self").shape, c.meta("other").shape
     x, y = c.x("self"), c.x("other")
+    if len(left) == len(right) == 2:
+        return sym.dot(x, y)
     if len(left) == 1:
         x, left = c.reshape(x, (1, *left)), (1, *left)
     if len(right) == 1:

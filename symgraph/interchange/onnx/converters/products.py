@@ -88,13 +88,15 @@ def gemm(node: OnnxNode) -> Traced:
     x = node.x.transposed([1, 0]) if node.attr("transA", 0) else node.x
     weight = matrix_weight(node, 1, bool(node.attr("transB", 0)))
     bias = node.optional(2, learned=True)
-    if weight is None:
+    if weight is None:  # its columns may be samples, which FullyConnected cannot count
         y = node.tensor(1)
-        weight = y if node.attr("transB", 0) else y.transposed([1, 0])
-    count = weight.shape[0]
-    plain = bias is not None and bias.shape == (count,) and alpha == beta == 1.0
-    inputs = [weight, bias] if plain and bias is not None else [weight]
-    made = x.call("FullyConnected", *inputs, num_hidden=count, no_bias=not plain, flatten=False)
+        made = x.call("dot", y.transposed([1, 0]) if node.attr("transB", 0) else y)
+        plain = False
+    else:
+        units = weight.shape[0]
+        plain = bias is not None and bias.shape == (units,) and alpha == beta == 1.0
+        inputs = [weight, bias] if plain and bias is not None else [weight]
+        made = x.call("FullyConnected", *inputs, num_hidden=units, no_bias=not plain, flatten=False)
     made = made if alpha == 1.0 else made * alpha
     if bias is None or plain or beta == 0.0:
         return made

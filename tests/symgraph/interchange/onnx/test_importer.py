@@ -216,6 +216,13 @@ def test_a_weight_of_matmul_that_others_read_is_not_turned_for_them(reader, firs
         np.testing.assert_array_equal(args["w"], weights["w"])
 
 
+def test_columns_of_a_product_may_be_samples():
+    """Gemm became a FullyConnected of as many units as the batch has samples, so none."""
+    nodes = [node("Gemm", ["v", "x", "c"], ["y"], transB=1, alpha=0.5)]
+    proto = model(nodes, {"x": ["N", 6]}, ["y"], v=floats(4, 6), c=floats(4, 1))
+    check(proto, 2, 5, x=(None, 6))
+
+
 def test_names_are_the_files():
     net, _, _ = sg.onnx.import_model(mlp())
     assert net.list_outputs() == ["y_output"]

@@ -80,6 +80,13 @@ def test_what_is_refused_is_named(name, message, form):
         sg.from_torch(DATA / "refused" / f"{name}{form}.pt2")
 
 
+def test_products_of_samples_with_samples_fit_batches_of_any_size():
+    """A product had the example's number of columns, or was refused."""
+    network, _, _ = sg.from_torch(DATA / "contrast.pt2")
+    (scores,) = (n for n in network.get_internals().list_outputs() if n.startswith("linear_2"))
+    assert network.get_internals()[scores].infer_shape(data=(7, 4))[1] == [(7, 7)]
+
+
 def test_parameters_that_need_no_gradient_are_not_trained():
     """They were trained like all others."""
     network, parameters, _ = sg.from_torch(DATA / "frozen.pt2")
