@@ -61,6 +61,8 @@ def loads(text: str) -> list[Entry]:
     with reading("", "symbol in JSON", GraphError):
         layout = json.loads(text)
         rows, heads = layout["nodes"], layout["heads"]
+        if layout.get("attrs", {}).get("mxnet_version", ["int", 800])[1] < 905:
+            _read_old_axes(rows)
         extra_attrs = _attributes_by_input(rows)
         nodes: list[SymNode] = []
         outputs_left = MAX_PARTS + len(text)
@@ -131,6 +133,15 @@ def _operator(row: dict[str, Any]) -> tuple[OpDef, Attrs, dict[str, str]]:
 def _strings(row: dict[str, Any]) -> dict[str, str]:
     """Collect parameters and attributes, which MXNet 0.x wrote as `param` and `attr`."""
     return {**row.get("param", {}), **row.get("attr", {}), **row.get("attrs", {})}
+
+
+def _read_old_axes(rows: list[dict[str, Any]]) -> None:
+    """Leave out an axis of -1 of argmax, which was all axes before MXNet 0.9.5."""
+    for row in rows:
+        if row["op"] in ("argmax", "argmin"):
+            for table in (row.get(key, {}) for key in ("param", "attr", "attrs")):
+                if table.get("axis") == "-1":
+                    del table["axis"]
 
 
 def _own_strings(row: dict[str, Any]) -> dict[str, str]:

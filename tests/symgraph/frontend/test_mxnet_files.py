@@ -133,6 +133,16 @@ def test_attributes_that_mxnet_0_8_gave_to_an_input_by_name():
     assert "weight_lr_mult" not in attrs["fc1"]
 
 
+@pytest.mark.parametrize(("version", "shape"), [(None, (1,)), (904, (1,)), (905, (2,))])
+def test_an_axis_of_minus_one_of_argmax_was_all_axes_once(version, shape):
+    """Before MXNet 0.9.5; it was read as the last axis."""
+    rows = [old("null", "x"), old("argmax", "place", [0], axis="-1", keepdims="False")]
+    layout = {"nodes": rows, "heads": [[1, 0]]}
+    if version:
+        layout["attrs"] = {"mxnet_version": ["int", version]}
+    assert sym.load_json(json.dumps(layout)).infer_shape(x=(2, 3))[1] == [shape]
+
+
 # -- what is not supported ---------------------------------------------------------------------
 
 
