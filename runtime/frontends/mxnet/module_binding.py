@@ -182,7 +182,7 @@ class ModuleBinding:
             request = self._request(data, labels)
             if len(self._networks) > 1:
                 del self._networks[list(self._networks)[1]]
-            network = PlannedNetwork(self.names.symbol, request, self._network_options())
+            network = PlannedNetwork(self.names.symbol, request, self._network_options(data))
             self._networks[key] = BoundNetwork(network, self.store)
         return self._networks[key]
 
@@ -202,11 +202,18 @@ class ModuleBinding:
             dtypes={name: str(a.dtype) for name, a in store.arrays.items()},
         )
 
-    def _network_options(self) -> Options:
-        """How to plan a network: as the module says, or like the leader, or like the first one."""
+    def _network_options(self, data: Sequence[DataDesc]) -> Options:
+        """How to plan a network: as the module says, or like the leader, or like the first one.
+
+        A later network of fewer samples than micro-batches has one sample in each.
+        """
         options, leader = self._options, self.leader or (self if self._networks else None)
         if leader is not None:
             options = leader.plan.following(memory=None)
+            if isinstance(options.micro_batches, int):
+                samples = min(feed.type.shape[feed.axis] for feed in (d.feed for d in data))
+                count = max(1, min(options.micro_batches, samples))
+                options = replace(options, micro_batches=count)
         return replace(options, update=self.mode.for_training)
 
 

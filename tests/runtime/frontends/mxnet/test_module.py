@@ -307,6 +307,16 @@ def test_batches_that_copies_share_unevenly(groups):
                 np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+def test_a_batch_of_fewer_samples_than_micro_batches():
+    """It was an error, so a short last batch ended the training."""
+    data, label = samples(8)
+    with ready() as alone, ready(group2ctxs=GROUPS, micro_batches=4) as piped:
+        for size in (4, 3, 1, 4):
+            for module in (alone, piped):
+                module.train_batch(DataBatch([data[:size]], [label[:size]]))
+            np.testing.assert_allclose(piped.get_outputs()[0], alone.get_outputs()[0], rtol=1e-5)
+
+
 def test_a_sequence_with_time_as_its_first_axis():
     """The batch is the second axis, and lies inside the rows of the flattened output."""
     steps, size = 3, 4
