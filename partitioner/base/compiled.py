@@ -21,6 +21,7 @@ from typing import Any, cast
 from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
 
+CHOOSE = "set NUMBA_CACHE_DIR to a folder that is writable, and stays"
 LEAST_ADDRESSES = 768 << 20  # bytes: with fewer, LLVM aborts or waits for ever
 _Function = Callable[..., Any]
 
@@ -71,6 +72,7 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
         if getattr(made._cache, "_cache_file", None) is not None:  # there is a cache
             _name_code_by_key(made._cache._cache_file)
             _load_code_alone(made._cache)
+            _go_on_without_saving(made._cache)
         return cast(_Function, made)
 
     return decorate
@@ -109,6 +111,25 @@ def _load_code_alone(cached: Any) -> None:
     cached.load_overload = load_overload
 
 
+def _go_on_without_saving(cached: Any) -> None:
+    """Use code that cannot be saved, for example because the disk is full."""
+    save = cached.save_overload
+
+    def save_overload(signature: Any, code: Any) -> None:
+        try:
+            save(signature, code)
+        except OSError as error:
+            _warn_of(f"{Path(cached.cache_path).parent}: {error.strerror or error}")
+
+    cached.save_overload = save_overload
+
+
+@cache
+def _warn_of(failure: str) -> None:
+    """Warn that kernels cannot be saved, once: Python forgets between two what it has said."""
+    warnings.warn(f"compiled kernels are not cached in {failure}: {CHOOSE}", stacklevel=2)
+
+
 def _take_literals_as_numbers(function: Any) -> None:
     """Let compiled callers that pass constants use the code for numbers.
 
@@ -138,12 +159,11 @@ def fallback_folder() -> Path | None:
     Cached code is run, so that a folder which another user has prepared is not used. One line warns
     when the folder is new, and every time if there is none.
     """
-    choose = "set NUMBA_CACHE_DIR to a folder that is writable, and stays"
     try:
         folder = Path(tempfile.gettempdir(), f"symgraph-{os.getuid()}")
         try:
             folder.mkdir(mode=0o700)
-            warnings.warn(f"compiled kernels are cached in {folder}: {choose}", stacklevel=3)
+            warnings.warn(f"compiled kernels are cached in {folder}: {CHOOSE}", stacklevel=3)
         except FileExistsError:
             found = folder.lstat()
             private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
@@ -151,7 +171,7 @@ def fallback_folder() -> Path | None:
                 raise PermissionError(f"{folder} is another user's") from None
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
-        warnings.warn(f"compiled kernels are not cached: {choose}", stacklevel=3)
+        warnings.warn(f"compiled kernels are not cached: {CHOOSE}", stacklevel=3)
         return None
     return folder
 

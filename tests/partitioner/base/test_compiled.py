@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 from partitioner.base.compiled import compiled
@@ -65,6 +67,23 @@ def test_a_folder_that_others_can_write_to_holds_no_code(tmp_path):
     assert done.stdout == "42 None\n", done.stderr
     assert "not cached" in done.stderr
     assert list(open_to_all.iterdir()) == []
+
+
+def test_code_that_cannot_be_saved_is_used(tmp_path, monkeypatch):
+    """With a full disk for the cache, a run ended in "No space left on device"."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @compiled()
+    def twice(x):
+        return 2 * x
+
+    def full(key, code):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(twice._cache._cache_file, "save", full)
+    with pytest.warns(UserWarning, match=r"No space .* set NUMBA_CACHE_DIR") as warned:
+        assert (twice(21), twice(1.5)) == (42, 3.0)
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize(
