@@ -33,6 +33,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process after --help or --version, unless their text cannot be written."""
+        sys.stdout.flush()
+        super().exit(status, message)
+
 
 def status_of(work: Callable[[], int], *, with_traceback: bool = False) -> int:
     """Run a command and return its exit status; report an error in one line on stderr."""

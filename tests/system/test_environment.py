@@ -52,6 +52,25 @@ def test_closed_and_full_streams(line, status, errors):
 
 
 @pytest.mark.every(3)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("symgraph", "--help"),
+        ("symgraph", "plan", "--help"),
+        ("symgraph", "--version"),
+        ("symgraph.run", "--help"),
+        ("symgraph", "simulate", "--help"),
+        ("partitioner", "solve", "--help"),
+    ],
+)
+def test_help_that_cannot_be_written(command):
+    """Python said so, with a status of its own, 120; or nobody did."""
+    done = shell('"$@" >/dev/full', *command)
+    assert (done.returncode, done.stderr) == (1, "symgraph: error: No space left on device\n")
+    assert shell('set -o pipefail; "$@" | head -c 0', *command).returncode == 0
+
+
+@pytest.mark.every(3)
 @pytest.mark.parametrize("line", ['"$@" 2>&-', '"$@" 2>/dev/full', '"$@" >&- 2>&-'])
 def test_an_error_that_nobody_can_read_keeps_its_status(line):
     """F12: it was a second error, and the status 1."""
