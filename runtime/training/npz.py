@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, RunError
 from symgraph.core.types import Array
 
 PARTIAL = ".{}.partial"  # the name of an archive that is not finished
@@ -45,22 +45,24 @@ class NpzWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closing.close()
+        with suppress(OSError):  # a full disk, again: the files are without use now
+            self._closing.close()
         if self._begun:  # by this process, not by the one that has rank 0
             self._partial.unlink(missing_ok=True)
 
     def add(self, arrays: Mapping[str, Array]) -> None:
-        """Add rows to each of these arrays."""
+        """Add rows to each of these arrays; RunError if the disk is full."""
         for name, array in arrays.items():
-            if name not in self._files:
-                unnamed = tempfile.TemporaryFile(dir=self.path.parent)  # noqa: SIM115
-                self._files[name] = self._closing.enter_context(unnamed)
-                self._like[name], self.rows[name] = (array.shape[1:], array.dtype), 0
-            np.ascontiguousarray(array).tofile(self._files[name])
+            with self._named():
+                if name not in self._files:
+                    unnamed = tempfile.TemporaryFile(dir=self.path.parent)  # noqa: SIM115
+                    self._files[name] = self._closing.enter_context(unnamed)
+                    self._like[name], self.rows[name] = (array.shape[1:], array.dtype), 0
+                self._files[name].write(array.tobytes())
             self.rows[name] += len(array)
 
     def finish(self, shaped: Callable[[str, Array], Array]) -> dict[str, Array]:
-        """Write the archive.
+        """Write the archive; RunError if the disk is full.
 
         Args:
             shaped: Returns the array to write for the rows of a name.
@@ -70,7 +72,7 @@ class NpzWriter:
         """
         found = {}
         self._begun = True
-        with zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with self._named(), zipfile.ZipFile(self._partial, "w", allowZip64=True) as archive:
             for name, file in self._files.items():
                 file.flush()
                 row, dtype = self._like[name]
@@ -79,8 +81,18 @@ class NpzWriter:
                 found[name] = shaped(name, np.empty(shape, dtype) if stored is None else stored)
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, found[name], allow_pickle=False)
-        self._partial.replace(self.path)
+        with self._named():
+            self._partial.replace(self.path)
         return found
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the archive where it cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise RunError(f"cannot write outputs into {self.path}: {why}") from error
 
 
 def require_archive(path: str) -> None:

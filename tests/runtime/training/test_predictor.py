@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 import yaml
@@ -220,3 +222,24 @@ def test_an_archive_appears_when_it_is_whole(tmp_path):
     with np.load(path) as file:
         np.testing.assert_array_equal(file["a"], [[0, 3, 0], [1, 4, 1], [2, 5, 2]])
         assert file["b"].shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "rows", [200, 1]
+)  # of 8 bytes: too many as rows, or with the archive's heads
+def test_an_archive_for_which_there_is_no_room_is_named(tmp_path, rows):
+    """It was "6144 requested and 0 written", and nothing said of what."""
+
+    def write():
+        with NpzWriter(tmp_path / "out.npz") as writer:
+            writer.add({"a": np.zeros(rows)})
+            writer.finish(lambda name, found: found)
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"out\.npz: File too large"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
