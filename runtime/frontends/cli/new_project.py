@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,7 +20,8 @@ TAKEN = ("symgraph", "partitioner", "runtime")  # a file of that name would hide
 def write_project(path: Path) -> str:
     """Write `path`.py and `path`.yaml, and the schema that editors check it by; say what to do.
 
-    Raises ConfigError if the name is not one of a module, or a file is there already.
+    Raises ConfigError if the name is not one of a module, if a file is there already, or if one
+    cannot be written, and leaves neither the config nor the network behind then.
     """
     name = path.name
     if not NAME.fullmatch(name) or name in TAKEN:
@@ -32,13 +34,19 @@ def write_project(path: Path) -> str:
     for file in written:
         if file.exists():
             raise ConfigError(f"{file} exists already; choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
     folder = files("runtime.frontends.cli") / "templates"
-    for file, template in zip(written, TEMPLATES.values(), strict=True):
-        text = (folder / template).read_text(encoding="utf-8").replace("NAME", name)
-        file.write_text(text, encoding="utf-8")
     schema = path.with_name(SCHEMA)
-    schema.write_text(json.dumps(config_schema(), indent=1) + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for file, template in zip(written, TEMPLATES.values(), strict=True):
+            text = (folder / template).read_text(encoding="utf-8").replace("NAME", name)
+            file.write_text(text, encoding="utf-8")
+        schema.write_text(json.dumps(config_schema(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        for file in written:
+            with suppress(OSError):
+                file.unlink()
+        raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from None
     network, config = written
     return (
         f"wrote {network}: a small network and its data\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shlex
 import subprocess
 import sys
@@ -88,6 +89,22 @@ def test_plan_and_explain_do_what_the_options_of_run_do(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["schedule"] == "gpipe"
     assert main(["explain", config, "decode", "pipeline.schedule=gpipe"]) == 0
     assert "decode" in capsys.readouterr().out
+
+
+def test_a_new_project_for_which_there_is_no_room_leaves_its_name_free(
+    tmp_path, monkeypatch, capsys
+):
+    """An empty network was left behind: "exists already; choose another name"."""
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        assert main(["new", "demo"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err == "symgraph: error: cannot write demo: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+    assert main(["new", "demo"]) == 0
 
 
 def test_a_new_project_trains_and_predicts(tmp_path, monkeypatch, capsys):
