@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from symgraph.core.context import Context
+from symgraph.core.params import LARGEST
 from symgraph.core.units import parse_bytes
 from symgraph.core.yaml_lines import shown
 
@@ -102,7 +103,7 @@ Devices = Annotated[
     PlainSerializer(_listed),
     _as("string", {"type": "array", "items": {"type": "string"}, "minItems": 1}),
 ]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
 ListOf = Field(strict=False, min_length=1)  # a YAML list becomes a tuple

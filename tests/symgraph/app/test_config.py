@@ -285,6 +285,11 @@ def test_a_schedule_in_a_file(load, tmp_path):
         ("size: 64", "size: 0", "run.yaml:6: data.batch_size: must be at least 1, got 0"),
         (
             "size: 64",
+            "size: 9223372036854775808",
+            "run.yaml:6: data.batch_size: must be at most 9.22337e+18, got 9223372036854775808",
+        ),
+        (
+            "size: 64",
             "size: !!bool no way",
             "run.yaml:6: data.batch_size: 'no way' is not a valid va",
         ),
