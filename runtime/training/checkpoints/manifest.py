@@ -67,9 +67,14 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read that of a checkpoint; Damaged if it is not as it was written."""
+        """Read that of a checkpoint; Damaged if it is not as it was written.
+
+        Raises ConfigError if this user may not read it: it can be whole.
+        """
         try:
             content = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        except PermissionError as error:
+            raise ConfigError(f"cannot read {path / ABOUT}: {error.strerror}") from None
         except FileNotFoundError:
             raise Damaged(f"{ABOUT} is missing") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -108,6 +113,8 @@ class Manifest:
                     return f"{name} is not as it was written (its checksum differs)"
             except FileNotFoundError:
                 return f"{name} is missing"
+            except PermissionError as error:  # no damage, after which it would be set aside
+                raise ConfigError(f"cannot read {path / name}: {error.strerror}") from None
             except OSError as error:
                 return f"{name} cannot be read: {error.strerror}"
         others = sorted(file.name for file in path.glob(f"*{SUFFIX}"))

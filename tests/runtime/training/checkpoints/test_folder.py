@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+from runtime.training.checkpoints import manifest
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.tensors import Image
+from symgraph.core.errors import ConfigError
 
 
 def written(folder: CheckpointFolder, steps: int, keep: int = 9) -> None:
@@ -110,3 +115,20 @@ def test_a_file_of_tensors_is_safetensors(tmp_path):
     }
     assert image.fits(arrays)
     assert not image.fits(arrays | {"a": np.zeros(2)})
+
+
+def test_what_this_user_may_not_read_is_not_damaged(tmp_path, monkeypatch):
+    """The advice was to start anew, and checkpoint.fallback set another user's checkpoint aside."""
+    folder = CheckpointFolder(tmp_path)
+    written(folder, 1)
+    (entry,) = folder.entries()
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(manifest, "facts_of", refuse)
+    with pytest.raises(ConfigError, match=r"^cannot read .*rank-0.safetensors: Permission denied"):
+        entry.manifest.damage(entry.path)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match=r"^cannot read .*checkpoint.json: Permission denied"):
+        folder.entries()
