@@ -103,8 +103,8 @@ class CSVIter(_FileIter):
         label_csv: path of the labels; None: all are 0.
         label_shape: shape of a sample's label.
         batch_size: samples per batch.
-        round_batch: whether the last batch is filled up with the first samples; otherwise they are
-            left out.
+        round_batch: without effect: the last batch is filled up with the first samples, `pad` of
+            them. (In MXNet, False leaves there what the batch before held.)
         dtype: dtype of the data.
         data_name: name of the data.
         label_name: name of the labels.
@@ -134,7 +134,6 @@ class CSVIter(_FileIter):
             data,
             label.reshape(len(label), *_without_one(label_shape)),
             batch_size,
-            last_batch_handle="pad" if round_batch else "discard",
             data_name=data_name,
             label_name=label_name,
         )
@@ -177,7 +176,6 @@ class LibSVMIter(_FileIter):
             data.reshape(len(data), *data_shape),
             label.reshape(len(label), *_without_one(label_shape)),
             batch_size,
-            last_batch_handle="pad" if round_batch else "discard",
             data_name=data_name,
             label_name=label_name,
         )
