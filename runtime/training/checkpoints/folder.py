@@ -61,13 +61,22 @@ class CheckpointFolder:
     def entries(self) -> list[Entry]:
         """List checkpoints, newest first; those whose manifest is damaged come before all."""
         found = []
-        for path in sorted(self.path.glob("step-*"), reverse=True):
-            if NAME.fullmatch(path.name) and path.is_dir():
-                try:
-                    found.append(Entry(path, Manifest.read(path)))
-                except Damaged as error:
-                    found.append(Entry(path, None, str(error)))
+        for path in self._paths():
+            try:
+                found.append(Entry(path, Manifest.read(path)))
+            except Damaged as error:
+                found.append(Entry(path, None, str(error)))
         return sorted(found, key=lambda entry: entry.order, reverse=True)
+
+    def _paths(self) -> list[Path]:
+        """Find the folders of checkpoints, highest number first."""
+        try:
+            paths = [self.path / name for name in os.listdir(self.path) if NAME.fullmatch(name)]
+            return sorted((path for path in paths if path.is_dir()), reverse=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError as error:  # there can be some
+            raise ConfigError(f"cannot read {self.path}: {error.strerror}") from None
 
     def newest(self) -> Path | None:
         """Find the checkpoint that is newest, without reading its tensors."""

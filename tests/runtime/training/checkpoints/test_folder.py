@@ -132,3 +132,6 @@ def test_what_this_user_may_not_read_is_not_damaged(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(ConfigError, match=r"^cannot read .*checkpoint.json: Permission denied"):
         folder.entries()
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(ConfigError, match=f"^cannot read {tmp_path}: Permission denied"):
+        folder.entries()
