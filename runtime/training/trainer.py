@@ -76,15 +76,20 @@ def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
     return max(1, cores // hosts.count(platform.node()))
 
 
-def agree_on_config(config: Config, cluster: Cluster) -> None:
+def agree_on_config(
+    config: Config, cluster: Cluster, options: Mapping[str, Any] | None = None
+) -> None:
     """Raise on all ranks unless they have one config and one version of symgraph.
 
     Paths of data files may differ by host.
+
+    Args:
+        options: The command line's, by name, that all ranks must have alike.
     """
     cluster.run(lambda transport: agree_on_blas(transport, config.blas))
     with use_blas(config.blas):
         cluster.run(lambda transport: agree_on_versions(transport, versions()))
-    settings = {
+    settings = {**(options or {})} | {
         f"{section}.{key}" if isinstance(values, dict) else section: value
         for section, values in config.model_dump(mode="json").items()
         for key, value in (values.items() if isinstance(values, dict) else [("", values)])

@@ -127,7 +127,7 @@ def agree_on_settings(transport: Transport, settings: dict[str, Any]) -> None:
         key = next(k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k))
         return (
             f"rank {rank} has {key}: {theirs.get(key)!r}, but rank 0 has {ours.get(key)!r}: all "
-            "ranks must be started with the same config"
+            "ranks must be started with the same config and options"
         )
 
     agree(transport, settings, complaint)

@@ -129,6 +129,15 @@ def test_ranks_with_different_configs_are_refused_at_the_start(what, tmp_path):
     assert_nothing_is_left(ended)
 
 
+def test_ranks_that_are_asked_for_different_things_are_refused_at_the_start(tmp_path):
+    """They waited for each other, and the end spoke of "ranks that wait for ever"."""
+    path = write_config(tmp_path)
+    ended = launch_each([(2, PROGRAM, path, "--profile"), (1, PROGRAM, path)])
+    assert ended.status == 1, str(ended)
+    why = "rank 2 has the mode: 'train', but rank 0 has 'profile'"
+    assert len(ended.lines(f"^symgraph: error: {why}")) == RANKS, str(ended)
+
+
 def test_ranks_with_different_texts_are_refused_at_the_start(tmp_path):
     other = tmp_path / "other"
     other.mkdir()

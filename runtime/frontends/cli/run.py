@@ -104,7 +104,11 @@ def do(options: argparse.Namespace) -> int:
 def _work(options: argparse.Namespace) -> Work:
     """Return the work of the mode that is asked for."""
     modes: dict[str, Work] = {"profile": _profile, "search": _search, "predict": _predict}
-    return next((work for mode, work in modes.items() if getattr(options, mode)), _train)
+    return modes.get(_mode(options), _train)
+
+
+def _mode(options: argparse.Namespace) -> str:
+    return next((mode for mode in MODES if getattr(options, mode)), TRAIN)
 
 
 def _config(
@@ -265,8 +269,10 @@ def _run(load: Callable[[], Mapping[str, Config]], options: argparse.Namespace, 
         console = Console(stream, quiet=not here, plain=plain)
         if any(name.startswith("cpu") for config in configs.values() for name in config.devices):
             _say_what_is_slow(console)
+        asked = {"the mode": _mode(options), "--steps": options.steps}
+        asked["--no-baseline"] = options.no_baseline
         for config in configs.values():
-            agree_on_config(config, clusters.of(config))
+            agree_on_config(config, clusters.of(config), asked)
         with ended_by_signals(), _said_while_planning(console):
             summary = work(configs, options, clusters, console)
         clusters.close()
