@@ -214,11 +214,17 @@ def stream_batches(plan: Plan, most: int) -> int:
     """Return how many batches of a plan may stream in a step: `most`, or fewer.
 
     Ranks hold what they send until the end of the step, so the messages of all batches must not be
-    too large. Batches that hand states to the next, or that are trained on, do not stream.
+    too large, and a memory limit must hold them. Batches that hand states to the next, or that are
+    trained on, do not stream.
     """
     if plan.grads or plan.states:
         return 1
-    return max(1, min(most, HELD // max(1, sent_bytes(StepPrograms.of(plan)))))
+    count = max(1, min(most, HELD // max(1, sent_bytes(StepPrograms.of(plan)))))
+    limits = plan.options.limits(plan.devices)
+    if any(limit is not None for limit in limits):
+        while count > 1 and max(excess(stream(plan, count).memory, limits)) > 1:
+            count -= 1
+    return count
 
 
 def _orders(parts: StepBatches, union: MixedTopology, costs: Costs) -> list[tuple[int, ...]]:

@@ -124,13 +124,14 @@ def _with_limit_that_works(error: LimitError, request: PlanRequest, options: Opt
     limit, works = raised_limit(error.smallest, attempt)
     if works and limit == error.smallest:
         return error
+    of_step = options if request.wrt else options.forward_only()
     least = "" if works else "at least "
     known = "that limit works" if works else "it is not known which limit works"
     return LimitError(
-        f"strategy {options.strategy} with schedule {options.schedule} needs {least}"
+        f"strategy {options.strategy} with schedule {of_step.schedule} needs {least}"
         f"{bytes_text(limit)} ({limit} bytes) on a device, which is more than its limit; {known}"
         f"{', and no smaller one that was tried' if works else ''}; strategy: auto may do with "
-        f"less{limit_advice(options)}",
+        f"less{limit_advice(of_step)}",
         limit,
     )
 

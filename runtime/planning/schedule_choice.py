@@ -224,7 +224,9 @@ def _too_large(draft: Draft, least: Plan) -> LimitError:
 
 def limit_advice(options: ScheduleOptions) -> str:
     """Say what may do with a smaller memory limit."""
-    return "" if options.recompute in (AUTO, ALL) else "; recompute: auto may do with less"
+    if options.schedule == FORWARD_ONLY or options.recompute in (AUTO, ALL):
+        return ""
+    return "; recompute: auto may do with less"
 
 
 # -- schedules -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from runtime.schedule.instructions import Run
 from runtime.schedule.replay import Costs, simulate
 from runtime.training.job import prepare
 from symgraph.app.config import load_config
+from symgraph.core.errors import LimitError
 from tests.helpers import forward_nets
 from tests.helpers.profiles import costs
 from tests.system.test_cli import figures, run
@@ -67,6 +68,21 @@ def test_large_messages_and_states_end_the_stream(config, monkeypatch):
     assert stream_batches(plan, 8) == 3
     running = prepare(load_config(config("running"), synthetic=True)).training
     assert stream_batches(running, 8) == 1
+
+
+def test_batches_that_stream_keep_to_the_memory_limit(config):
+    """A step of more batches holds more messages than the one that was planned."""
+
+    def planned(limit):
+        given = load_config(config(), [f"partition.memory={limit}"], synthetic=True)
+        return prepare(given).training
+
+    plan = planned("1GiB")
+    peaks = [max(m.peak for m in stream(plan, count).memory) for count in (1, 3, 8)]
+    assert peaks == sorted(set(peaks))
+    assert [stream_batches(planned(peak), 8) for peak in peaks] == [1, 3, 8]
+    with pytest.raises(LimitError, match=r"that is the smallest limit that works$"):
+        planned(peaks[0] - 1)  # nothing can be run forward again
 
 
 def test_a_plan_says_what_forward_only_means(config):
