@@ -68,21 +68,25 @@ class ArraysDataset:
         return self.train, rows
 
     def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
-        inputs.require(self.train, self.name)
+        self._require(inputs, self.train)
         rows, scale = np.arange(self.samples), dict(self.data.scale)
         samples = Samples(inputs, self.train, rows, scale, self.name, None, padded=True)
         for step in range(len(samples)):
             yield from samples.batches(step)
+
+    def _require(self, inputs: Inputs, arrays: Arrays) -> None:
+        """Raise ConfigError unless arrays fit the inputs, and only inputs are scaled."""
+        inputs.require(arrays, self.name)
+        for name in self.data.scale:
+            if name not in inputs.feeds:
+                raise ConfigError(f"data.scale: the network has no input {name!r}")
 
     def source(self, part: Part, config: Config, model: Model | None) -> Source | None:
         inputs, seed = Inputs.of(model), config.train.seed
         arrays, rows = self._rows(part, seed)
         if part == "held-out" and not len(rows):
             return None
-        inputs.require(arrays, self.name)
-        for name in self.data.scale:
-            if name not in arrays:
-                raise ConfigError(f"data.scale: the network has no input {name!r}")
+        self._require(inputs, arrays)
         training = part == "training"
         if training and len(rows) < inputs.batch:
             raise ConfigError(

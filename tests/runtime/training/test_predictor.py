@@ -243,3 +243,9 @@ def test_an_archive_for_which_there_is_no_room_is_named(tmp_path, rows):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_of_no_input_is_refused(load):
+    config = load("mlp", {"data": np.ones((8, 6), "float32")}, "data.scale={dta: 0.5}", *ONE)
+    with pytest.raises(ConfigError, match="the network has no input 'dta'"):
+        written(config)
