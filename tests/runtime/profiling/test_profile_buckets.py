@@ -169,8 +169,9 @@ def test_a_typical_step_is_shown_with_its_buckets():
 def test_messages_of_a_mixed_step_are_those_of_their_bucket():
     """In traces and in what ranks are said to wait for."""
     profile = bucketed_profile()
+    mixed = [m for m in profile.mixtures if len(set(m.record.keys)) == 2]  # one is typical
+    profile = replace(profile, mixtures=mixed)
     record = profile.typical.record
-    assert len(set(record.keys)) == 2
     events = [e for one in shown(profile) for e in shown_events(one)]
     carried = {
         (e["args"]["edge"], e["args"]["micro-batch"]): e["args"]["bytes"]
