@@ -65,6 +65,14 @@ def axes_of(site: Site, axis: int | Sequence[int] | None, rank: int) -> tuple[in
     return tuple(sorted({a % rank for a in wanted}))
 
 
+def axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
+    """Give all inputs and outputs one shape, which has the operator's axis."""
+    ins, outs = same(site, ins, outs)
+    if ins[0] is not None:
+        axes_of(site, site.attrs["axis"], len(ins[0]))
+    return ins, outs
+
+
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     """Return the shape after a reduction over `axes` (0 or more): MXNet's (1,) for a full one."""
     kept = tuple(1 if a in axes else d for a, d in enumerate(shape) if keepdims or a not in axes)

@@ -380,7 +380,6 @@ class Mixed:
         self._rules = list(zip(compiled, map(create, initializers), strict=True))
 
     @_or_in_place
-    @_or_in_place
     def __call__(
         self,
         name: str,
@@ -417,7 +416,6 @@ class Load:
         self.param = {re.sub("^(arg|aux):", "", name): np.asarray(a) for name, a in param.items()}
         self.default_init = None if default_init is None else create(default_init)
 
-    @_or_in_place
     @_or_in_place
     def __call__(
         self,

@@ -19,7 +19,7 @@ from symgraph.core.batch_layout import (
 from symgraph.core.params import Attrs, Site
 from symgraph.core.ref import Ref, apply
 from symgraph.core.registry import Call, Env, Shapes, no_flops, register, same_dtype
-from symgraph.core.shapes import axes_of, same, unify
+from symgraph.core.shapes import axes_of, axis_shape, unify
 from symgraph.core.types import Array, Shape, Types
 from symgraph.ops.broadcasts import check_fit, padded, repeated_batch, spread
 
@@ -124,17 +124,10 @@ register(
 # -- reverse -----------------------------------------------------------------------------------
 
 
-def reverse_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    ins, outs = same(site, ins, outs)
-    if ins[0] is not None:
-        axes_of(site, site.attrs["axis"], len(ins[0]))
-    return ins, outs
-
-
 register(
     name="reverse",
     inputs=("data",),
-    shape=reverse_shape,
+    shape=axis_shape,
     compute=lambda env, a, x: env.xp.flip(x, a["axis"]),
     grad=lambda c: (apply("reverse", c.gy, axis=c.attrs["axis"]),),
     flops=no_flops,

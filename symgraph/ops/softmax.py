@@ -7,10 +7,10 @@ from typing import Any
 
 from symgraph.core import params
 from symgraph.core.batch_layout import axiswise, elementwise, not_along
-from symgraph.core.params import Attrs, Site
+from symgraph.core.params import Attrs
 from symgraph.core.ref import Ref, apply
-from symgraph.core.registry import FULL, Call, Env, Shapes, register
-from symgraph.core.shapes import axes_of, same
+from symgraph.core.registry import FULL, Call, Env, register
+from symgraph.core.shapes import axis_shape
 from symgraph.core.types import Array, Types, wide
 from symgraph.ops.elementwise import floats
 
@@ -33,14 +33,6 @@ def log_softmax(xp: Any, x: Array, axis: int) -> Array:
     y: Array = x - x.max(axis=axis, keepdims=True)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True, dtype=wide(y.dtype)))
     return y
-
-
-def axis_shape(site: Site, ins: Shapes, outs: Shapes) -> tuple[Shapes, Shapes]:
-    """All shapes are the same and have the axis."""
-    ins, outs = same(site, ins, outs)
-    if ins[0] is not None:
-        axes_of(site, site.attrs["axis"], len(ins[0]))
-    return ins, outs
 
 
 def scaled(x: Any, temperature: float | None) -> Any:
