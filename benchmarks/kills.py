@@ -248,9 +248,7 @@ def undisturbed_run(steps: int = STEPS) -> tuple[str, dict[float, float]]:
     return found, losses
 
 
-def kill_runs(
-    cases: Iterable[Case], jobs: int, again: str = "", quiet: bool = False
-) -> list[Outcome]:
+def kill_runs(cases: Iterable[Case], jobs: int, again: str = "") -> list[Outcome]:
     """Try cases, `jobs` at a time; again: the command line that repeats one, with its number."""
     undisturbed, _ = undisturbed_run()
 
@@ -262,8 +260,7 @@ def kill_runs(
             print("\n".join([*lines, *(f"  {k}: {words}" for k, words in result.problems)]))
         else:
             shutil.rmtree(folder)
-            if not quiet:
-                print(f"case {case.number}: {case}: ended in {result.ended:.1f} s")
+            print(f"case {case.number}: {case}: ended in {result.ended:.1f} s")
         sys.stdout.flush()
         return result
 

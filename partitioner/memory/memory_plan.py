@@ -145,15 +145,12 @@ def _ends(root: Root) -> tuple[BodyKey, BodyKey]:
     return min(root.bodies, key=turn), max(root.bodies, key=turn)
 
 
-def kept_bytes(partition: Partition, fixed: Collection[str] | None = None) -> tuple[int, ...]:
-    """Count the bytes that each stage's forward phase leaves for its backward phase.
+def kept_bytes(partition: Partition) -> tuple[int, ...]:
+    """Count the bytes that each stage's forward leaves for its backward, of one micro-batch.
 
-    Args:
-        partition: the cut graph; bytes are those of one micro-batch.
-        fixed: variables that have their own arrays; None: all of them.
+    Variables have their own arrays.
     """
-    if fixed is None:
-        fixed = [n.name for n in partition.graph.variables]
+    fixed = [n.name for n in partition.graph.variables]
     totals = [0] * partition.placement.stages
     for rank in range(partition.ranks):
         for root in lay_out(partition, rank, fixed).roots:

@@ -54,8 +54,6 @@ class Coarse:
     memory: Array
     #: Bytes of the parameters' values alone.
     parameters: Array
-    #: Bytes kept for the backward phase of one micro-batch.
-    kept: Array
     #: The messages between classes.
     stars: tuple[Broadcast, ...]
     #: Classes of one colour >= 0 stay together.
@@ -507,8 +505,8 @@ def weighed(
     for node in graph:
         if node.origin is None and not node.is_variable:
             names[of[node.name]] = names[of[node.name]] or node.name
-    kept, parameters = _kept(graph, home, n), np.zeros(n, dtype=np.int64)
-    memory = kept * constraints.in_flight
+    parameters = np.zeros(n, dtype=np.int64)
+    memory = _kept(graph, home, n) * constraints.in_flight
     for node in graph.variables:
         if node.name in constraints.parameters:
             size = node.types[0].nbytes
@@ -524,7 +522,6 @@ def weighed(
         node_times(graph, costs, machine, home, n),
         memory,
         parameters,
-        kept,
         stars,
         colours,
         allowed,

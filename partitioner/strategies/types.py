@@ -52,8 +52,6 @@ class Constraints:
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     #: The user's map, which the strategy group2ctx follows.
     groups: Groups | None = None
-    #: A name in OBJECTIVES, by which the best of several placements is chosen.
-    objective: str = STEP
     #: The budget of a solver; see partitioner.solve.budget.
     steps: float = SOLVER_STEPS
 

@@ -129,7 +129,6 @@ def _constraints(options: Options, network: Network) -> Constraints:
         pins=pins,
         rules=options.rules,
         spread=spread,
-        objective=options.objective,
         split_tied=options.split_tied,
         steps=options.solver_steps,
     )

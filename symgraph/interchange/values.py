@@ -7,7 +7,7 @@ rules, and constants are folded by plain numpy, also where they hold the size of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -322,12 +322,3 @@ class Network:
             f"{known.name!r} depends on the size of the batch: read the file with a batch of fixed "
             "size (dims={...})"
         )
-
-
-def on_both(function: Callable[..., Any], values: Sequence[Known | None]) -> list[Any]:
-    """Apply a numpy function to known values at both sizes of the batch; None stays None."""
-    sides = [
-        [None if v is None else v.arrays[i] for v in values]
-        for i in range(1 if all(v is None or v.arrays[0] is v.arrays[1] for v in values) else 2)
-    ]
-    return [function(*side) for side in sides]

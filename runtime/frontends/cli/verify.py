@@ -339,7 +339,6 @@ class Rank:
             self.adding[adding["run"]].append(adding)
         self.terms: dict[tuple[str, int], frozenset[int]] = {}
         self.totals = {t["variable"]: t["sum"] for t in plan.all["total"] if t["rank"] == rank}
-        self.unsent: set[tuple[str, int]] = set()
 
     def fault(self, text: str) -> None:
         program = self.plan.programs[self.rank]

@@ -122,9 +122,9 @@ class Simulator:
         walk(state)
         return _timeline(schedule, tape, state, unit)
 
-    def timeline(self, schedule: Schedule, capacity: int | None = None) -> Timeline:
+    def timeline(self, schedule: Schedule) -> Timeline:
         """Return the timeline of a schedule if all ranks worked all the time."""
-        tape, state, unit = self._walked(schedule, capacity)
+        tape, state, unit = self._walked(schedule, None)
         return _timeline(schedule, tape, state, unit)
 
     def makespan(self, schedule: Schedule) -> float:

@@ -64,13 +64,8 @@ def write_traces(shown: Iterable[Shown], path: str | Path) -> None:
         file.write("\n]}\n")
 
 
-def trace_events(timeline: Timeline) -> Iterator[TraceEvent]:
-    """Return the events of the trace, with times in microseconds as the format requires."""
-    return shown_events(Shown(timeline))
-
-
 def shown_events(shown: Shown, number: int = 0) -> Iterator[TraceEvent]:
-    """Yield the events of the number-th timeline of a trace."""
+    """Yield the events of the number-th timeline of a trace, with times in microseconds."""
     timeline, label, edge, slices = shown
     microseconds = float(timeline.unit * 1_000_000)
     begin, _ = timeline.ticks

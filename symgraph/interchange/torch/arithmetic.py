@@ -187,9 +187,9 @@ ARITHMETIC: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def operands(c: Call, dtype: str, first: str = "self", second: str = "other") -> tuple[Any, ...]:
+def operands(c: Call, dtype: str, second: str = "other") -> tuple[Any, ...]:
     """Return both arguments, numbers or symbols of one type, equally shaped or to broadcast."""
-    return tuple([c.x(n, dtype) if c.has(n) else c.number(n) for n in (first, second)])
+    return tuple([c.x(n, dtype) if c.has(n) else c.number(n) for n in ("self", second)])
 
 
 def combined(broadcast: str, plain: Callable[[Any, Any], Any], x: Any, y: Any, equal: bool) -> Any:
@@ -199,10 +199,10 @@ def combined(broadcast: str, plain: Callable[[Any, Any], Any], x: Any, y: Any, e
     return getattr(sym, broadcast)(x, y)
 
 
-def equal_shapes(c: Call, first: str = "self", second: str = "other") -> bool:
-    if not (c.has(first) and c.has(second)):
+def equal_shapes(c: Call, second: str = "other") -> bool:
+    if not (c.has("self") and c.has(second)):
         return False
-    return same_shape(c.meta(first).shape, c.meta(second).shape)
+    return same_shape(c.meta("self").shape, c.meta(second).shape)
 
 
 def arithmetic(name: str, c: Call) -> Symbol:
@@ -216,7 +216,7 @@ def arithmetic(name: str, c: Call) -> Symbol:
         y = y * alpha
     if name == "pow" and not isinstance(y, Symbol) and y in (0.5, 2):
         return sym.sqrt(x) if y == 0.5 else sym.square(x)
-    made: Symbol = combined(broadcast, plain, x, y, equal_shapes(c, "self", second))
+    made: Symbol = combined(broadcast, plain, x, y, equal_shapes(c, second))
     return made
 
 
@@ -348,9 +348,9 @@ def fused(c: Call) -> Symbol:
 # -- reductions ------------------------------------------------------------------------------------
 
 
-def axes_of(c: Call, name: str = "dim") -> dict[str, Any]:
+def axes_of(c: Call) -> dict[str, Any]:
     """Return axis and keepdims of a reduction; all axes unless some are named."""
-    axes = c.get(name)
+    axes = c.get("dim")
     axes = [axes] if isinstance(axes, int) else axes
     found: dict[str, Any] = {"keepdims": bool(c.get("keepdim", False))}
     if axes:

@@ -122,12 +122,13 @@ class Call:
             self.fail(f"{name}={str(value)[:60]!r} is no list of whole numbers")
         return tuple(value)
 
-    def axis(self, name: str, default: int | None = None, of: str = "self") -> int:
-        """Return an axis of a tensor, counted from 0."""
-        rank = max(1, len(self.meta(of).shape))
+    def axis(self, name: str, default: int | None = None) -> int:
+        """Return an axis of the tensor `self`, counted from 0."""
+        shape = tuple(self.meta("self").shape)
+        rank = max(1, len(shape))
         axis = self.integer(name, 0 if default is None else default)
         if not -rank <= axis < rank:
-            self.fail(f"{name}={axis} is no axis of a tensor of shape {tuple(self.meta(of).shape)}")
+            self.fail(f"{name}={axis} is no axis of a tensor of shape {shape}")
         return axis % rank
 
     def has(self, name: str) -> bool:

@@ -11,18 +11,18 @@ import pytest
 
 from runtime.schedule.instructions import Run
 from runtime.schedule.timeline import EMPTY, Timeline
-from runtime.schedule.views.trace import MESSAGES, RUNS, trace_events, write_trace
+from runtime.schedule.views.trace import MESSAGES, RUNS, Shown, shown_events, write_trace
 from tests.runtime.schedule.test_draw import TWO, timed
 
 
 def of_kind(timeline: Timeline, kind: str) -> list[dict[str, Any]]:
-    return [event for event in trace_events(timeline) if event["ph"] == kind]
+    return [event for event in shown_events(Shown(timeline)) if event["ph"] == kind]
 
 
 def test_files_are_json_as_viewers_read_it(tmp_path):
     write_trace(TWO, tmp_path / "trace.json")
     content = json.loads((tmp_path / "trace.json").read_text())
-    assert content["traceEvents"] == list(trace_events(TWO))
+    assert content["traceEvents"] == list(shown_events(Shown(TWO)))
     write_trace(Timeline((EMPTY,), Fraction(1)), tmp_path / "empty.json")
     assert len(json.loads((tmp_path / "empty.json").read_text())["traceEvents"]) == 4
 

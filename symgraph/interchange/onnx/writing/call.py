@@ -99,9 +99,9 @@ class Call:
         """Return the dimensions of an input."""
         return self.writer.lengths.dims(self.node.inputs[index])
 
-    def out_dims(self, index: int = 0) -> Dims:
-        """Return the dimensions of an output."""
-        return self.writer.lengths.dims(Value(self.node.name, index))
+    def out_dims(self) -> Dims:
+        """Return the dimensions of its first output."""
+        return self.writer.lengths.dims(Value(self.node.name))
 
     def fixed(self, dim: Dim) -> int:
         """Return a dimension that must be a number."""
