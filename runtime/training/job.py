@@ -78,31 +78,14 @@ class Planned:
             return self.buckets.step(keys)
 
 
-@dataclass(frozen=True)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class Job(Planned):
     """A config with the plans to train and to evaluate its model."""
 
-    #: The config.
-    config: Config
-    #: The plan of a training step; with several buckets that of the largest.
-    training: Plan
-    #: The plan of an evaluation step, likewise.
+    #: The plan of an evaluation step; with several buckets that of the largest.
     evaluation: Plan
-    #: The names of the figures of its losses.
-    losses: tuple[Loss, ...]
-    #: The model, where all batches have one shape.
-    model: Model | None = None
-    #: The plans to train all buckets, where there are any.
-    buckets: Buckets | None = None
     #: The plans to evaluate all buckets.
     scoring: Buckets | None = None
-    #: The largest training step that may come, where there are buckets.
-    largest: StepPrograms | None = None
-
-    @property
-    def forward_only(self) -> bool:
-        """Whether there is nothing to train: the network has no loss."""
-        return not self.losses and not self.training.grads
 
     @property
     def memory(self) -> tuple[RankMemory, ...]:
@@ -253,27 +236,18 @@ def job_of(planned: Planned, *, whole: bool = False) -> Job:
 
 def _job_of(planned: Planned, whole: bool) -> Job:
     config, training, model = planned.config, planned.training, planned.model
-    losses = planned.losses
     if planned.buckets is not None:
         scoring = planned.buckets.scoring()
-        return Job(
-            config,
-            training,
-            scoring.default,
-            losses,
-            buckets=planned.buckets,
-            scoring=scoring,
-            largest=planned.largest,
-        )
+        return Job(**vars(planned), evaluation=scoring.default, scoring=scoring)
     assert model is not None
     evaluation = training
     if (network := network_of(config)) is not None:
         evaluation = network.plan(training.evaluating(), train=False)
-    elif losses:
+    elif planned.losses:
         evaluation = plan_model(
             model, training.evaluating(whole=whole), config.train.dtype, train=False
         )
-    return Job(config, training, evaluation, losses, model)
+    return Job(**vars(planned), evaluation=evaluation)
 
 
 def require_loss(job: Job) -> None:
