@@ -15,7 +15,7 @@ import numpy as np
 
 from partitioner.views.picture import svg
 from runtime.profiling.analysis.profile import Profile
-from runtime.profiling.report.text import MIXTURES, mixture_rows, several
+from runtime.profiling.report.text import MIXTURES, OPERATOR_HEAD, mixture_rows, several
 from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
 from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.draw import MEANING
@@ -199,17 +199,6 @@ def _mixtures(profile: Profile) -> Rows:
 
 
 def _operators(profile: Profile) -> Rows:
-    head = (
-        "operator",
-        "calls",
-        "median",
-        "spread",
-        "a step",
-        "share",
-        "speed",
-        "of roofline",
-        "bytes",
-    )
     rows: list[Sequence[Cell]] = [
         (
             row.name,
@@ -224,7 +213,7 @@ def _operators(profile: Profile) -> Rows:
         )
         for row in profile.operators
     ]
-    return head, rows
+    return OPERATOR_HEAD, rows
 
 
 def _bodies(profile: Profile) -> Rows:

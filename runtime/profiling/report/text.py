@@ -159,6 +159,17 @@ def mixtures_table(profile: Profile) -> Rows:
     return [MIXTURES, *mixture_rows(profile)]
 
 
+OPERATOR_HEAD = (
+    "operator",
+    "calls",
+    "median",
+    "spread",
+    "a step",
+    "share",
+    "speed",
+    "of roofline",
+    "bytes",
+)
 MIXTURES = ("buckets", "steps", "words", "median", "predicted", "error", "bubble")
 
 
@@ -216,18 +227,7 @@ def _ms(seconds: float) -> str:
 
 def operators_table(profile: Profile) -> Rows:
     """Return a table of the slowest operators; the others share a row."""
-    head = (
-        "operator",
-        "calls",
-        "median",
-        "spread",
-        "a step",
-        "share",
-        "speed",
-        "of roofline",
-        "bytes",
-    )
-    rows: Rows = [head]
+    rows: Rows = [OPERATOR_HEAD]
     for row in profile.operators[:MAX_ROWS]:
         speed = si_text(row.flops_per_second, "FLOP/s") if row.flops else "-"
         rows.append(
