@@ -16,6 +16,7 @@ from symgraph.frontend.backend import load
 FORWARD, BACKWARD = "F", "B"
 INPUT, WEIGHT = "I", "W"  # the backward phase in two: gradients of inputs, and of parameters
 PHASES = (FORWARD, BACKWARD, INPUT, WEIGHT)
+PHASE_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 AGAIN = "__again__"  # the tag of nodes that the backward phase runs again; see recompute.py
 
 

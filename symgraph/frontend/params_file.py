@@ -23,7 +23,7 @@ import numpy as np
 
 from symgraph.core.errors import ConfigError
 from symgraph.core.reading import read_bytes, reading
-from symgraph.core.types import Array
+from symgraph.core.types import CODES, Array
 from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
 
@@ -33,7 +33,6 @@ WITHOUT_STORAGE, DENSE, DENSE_OR_SCALAR = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 MAX_AXES = 32
 KIND = "parameter file of MXNet"
 CPU = 1
-DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")  # by number
 Tables = tuple[dict[str, Array], dict[str, Array]]
 
 
@@ -46,12 +45,12 @@ def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any], names: Seq
     parts = [struct.pack("<QQQ", MAGIC, 0, len(arrays))]
     for index, value in enumerate(arrays):
         array = np.asarray(value)
-        if str(array.dtype) not in DTYPES:
+        if str(array.dtype) not in CODES:
             name = names[index] if names else index
-            raise ConfigError(f"{path}: {name!r} is {array.dtype}, but files hold {DTYPES} only")
+            raise ConfigError(f"{path}: {name!r} is {array.dtype}, but files hold {CODES} only")
         kind = DENSE if array.ndim else DENSE_OR_SCALAR
         parts.append(struct.pack(f"<IiI{array.ndim}q", kind, 0, array.ndim, *array.shape))
-        parts.append(struct.pack("<iii", CPU, 0, DTYPES.index(str(array.dtype))))
+        parts.append(struct.pack("<iii", CPU, 0, CODES.index(str(array.dtype))))
         parts.append(np.ascontiguousarray(array).tobytes())
     parts.append(struct.pack("<Q", len(names)))
     for name in names:
@@ -145,9 +144,9 @@ class _Reader:
         if not shape and kind != DENSE_OR_SCALAR:
             raise ValueError("an array without shape, which was never filled")
         *_, number = self.take("iii")
-        if min(shape, default=0) < 0 or not 0 <= number < len(DTYPES):
+        if min(shape, default=0) < 0 or not 0 <= number < len(CODES):
             raise ValueError(f"an array of shape {shape} and dtype number {number}")
-        dtype = np.dtype(DTYPES[number])
+        dtype = np.dtype(CODES[number])
         elements = self.raw(math.prod(shape) * dtype.itemsize)
         return np.frombuffer(elements, dtype).reshape(shape).copy()
 

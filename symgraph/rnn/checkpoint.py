@@ -6,16 +6,16 @@ the same gates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symgraph.core.types import Array
+from symgraph.frontend.callback import EpochEnd
 from symgraph.frontend.params_file import load_checkpoint, save_checkpoint
 from symgraph.frontend.symbol import Symbol
 from symgraph.rnn.cells import BaseRNNCell
 
 Cells = BaseRNNCell | Sequence[BaseRNNCell]
-Epoch = Callable[[int, Symbol, Mapping[str, Any], Mapping[str, Any]], None]
 
 
 def save_rnn_checkpoint(
@@ -49,7 +49,7 @@ def load_rnn_checkpoint(
     return symbol, arg_params, aux_params
 
 
-def do_rnn_checkpoint(cells: Cells, prefix: str, period: int = 1) -> Epoch:
+def do_rnn_checkpoint(cells: Cells, prefix: str, period: int = 1) -> EpochEnd:
     """Return an epoch callback that saves every `period` epochs (`mx.rnn.do_rnn_checkpoint`)."""
 
     def save(

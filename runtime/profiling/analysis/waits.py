@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from partitioner.base.types import CommEdge
+from partitioner.base.types import PHASE_NAMES, CommEdge
 from runtime.profiling.analysis.profile import Profile, RankParts
 from runtime.profiling.analysis.record import Record
 from runtime.schedule.instructions import Recv, Run
@@ -17,7 +17,6 @@ from runtime.schedule.timeline import Timeline
 from symgraph.core.units import bytes_text, seconds_text
 
 LITTLE = 0.03  # share of a step; less waiting than this needs no reason
-PHASE_WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 def reasons(profile: Profile) -> list[str]:
@@ -89,7 +88,7 @@ def _messages(profile: Profile, rank: int) -> str:
 
 def _until(profile: Profile, edge: CommEdge) -> str:
     """Return in words which body makes the value of an edge."""
-    source, phase = _source(profile, edge), PHASE_WORDS[edge.src.phase]
+    source, phase = _source(profile, edge), PHASE_NAMES[edge.src.phase]
     stage = edge.src.stage % len(profile.typical.record.plan.partition.rank_of)
     return f", most for {edge.value}, which rank {source} makes in stage {stage}'s {phase}"
 

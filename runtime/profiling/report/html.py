@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.base.types import PHASE_NAMES
 from partitioner.views.picture import svg
 from runtime.profiling.analysis.profile import Profile
 from runtime.profiling.report.text import MIXTURES, OPERATOR_HEAD, mixture_rows, several
 from runtime.profiling.report.views import MESSAGE, OTHER, exhibit
 from runtime.schedule.views.breakdown import RankTime
-from runtime.schedule.views.draw import MEANING
 from symgraph.core.glossary import column_note
 from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
 from symgraph.core.visible import visible_lines
@@ -73,7 +73,7 @@ def render(
     phases = {
         key.phase for show in shows for key in show.profile.typical.record.plan.partition.bodies
     }
-    kinds = [(phase, words) for phase, words in MEANING.items() if phase in phases]
+    kinds = [(phase, words) for phase, words in PHASE_NAMES.items() if phase in phases]
     page = template.render(
         title=title,
         about=about,

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from partitioner.base.types import PHASE_NAMES
 from runtime.profiling.analysis.profile import Profile
 from runtime.schedule.timeline import Timeline
-from runtime.schedule.views.draw import FILL, MEANING
+from runtime.schedule.views.draw import FILL
 
 DPI = 150
 WIDE = 9.0  # inches
@@ -32,7 +33,7 @@ def timeline_png(profile: Profile, path: Path) -> None:
         handles = [axes[0].barh(0, 0, color=FILL[phase]) for phase in phases]
         axes[0].legend(
             handles,
-            [MEANING[p] for p in phases],
+            [PHASE_NAMES[p] for p in phases],
             loc="lower right",
             bbox_to_anchor=(1, 1),
             ncols=len(phases),

@@ -8,7 +8,7 @@ from math import floor, log10
 
 import numpy as np
 
-from partitioner.base.types import PHASES
+from partitioner.base.types import PHASE_NAMES, PHASES
 from runtime.schedule.instructions import Recv, Run, Send, Update
 from runtime.schedule.program import Schedule
 from runtime.schedule.timeline import Timeline, Track
@@ -59,7 +59,7 @@ def chart(timeline: Timeline, columns: int = 0) -> str:
 
 def legend(timeline: Timeline) -> str:
     """Return a line that says what the letters and digits of a chart mean."""
-    meanings = [f"{phase} {MEANING[phase]}" for phase in _phases(timeline)]
+    meanings = [f"{phase} {PHASE_NAMES[phase]}" for phase in _phases(timeline)]
     numbered = "time segments" if _is_one(timeline) else "micro-batches"
     return wrapped(f"  {', '.join(meanings)}; digits: {numbered}") if meanings else ""
 
@@ -101,7 +101,6 @@ WIDTH, LEFT, RIGHT, TOP = 1200, 70, 20, 76  # pixels: of the rows, and around th
 ROW, GAP = 26, 12  # height of a row and room for arrows below it
 LETTER = 6.2  # width of a digit
 FILL = {"F": "#77aadd", "B": "#ee8866", "I": "#eedd88", "W": "#44bb99"}  # told apart by everyone
-MEANING = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 STYLE = (
     ".gantt{--ink:#222;--paper:#fff;--lane:#f2f2f2;--line:#ccc;background:var(--paper)}"
     "@media screen and (prefers-color-scheme:dark){"
@@ -159,8 +158,8 @@ def _heading(timeline: Timeline, title: str) -> Iterator[str]:
     x = LEFT
     for phase in _phases(timeline):
         yield f'<rect class="{phase}" x="{x}" y="54" width="12" height="12"/>'
-        yield f'<text x="{x + 17}" y="64">{phase} {MEANING[phase]}</text>'
-        x += 30 + int(LETTER * len(MEANING[phase])) + 14
+        yield f'<text x="{x + 17}" y="64">{phase} {PHASE_NAMES[phase]}</text>'
+        x += 30 + int(LETTER * len(PHASE_NAMES[phase])) + 14
     yield f'<line class="m" marker-end="url(#h)" x1="{x}" y1="60" x2="{x + 20}" y2="60"/>'
     yield f'<text x="{x + 25}" y="64">message</text>'
 

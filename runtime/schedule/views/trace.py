@@ -15,13 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from partitioner.base.types import CommEdge
+from partitioner.base.types import PHASE_NAMES, CommEdge
 from runtime.schedule.instructions import Collective, Free, Instruction, Recv, Run, Send, Update
 from runtime.schedule.timeline import Timeline, Track
 
 RUNS, MESSAGES = 0, 1  # thread ids
 ROWS, FLOWS = 2, 1 << 24  # ids that each timeline of a trace has for rows and for arrows
-NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 TraceEvent = dict[str, Any]
 
@@ -131,7 +130,7 @@ def _meaning(
     match instruction:
         case Run(stage, phase, mb, segment):
             args: dict[str, Any] = {"stage": stage, "micro-batch": mb, "segment": segment}
-            return {"cat": NAMES[phase], "args": args}
+            return {"cat": PHASE_NAMES[phase], "args": args}
         case Send(tag, mb) | Recv(tag, mb):
             kind = "send" if isinstance(instruction, Send) else "receive"
             args = {"edge": tag, "micro-batch": mb}
