@@ -84,7 +84,7 @@ def _beside_one_device(
     with ThreadCluster(1, config.timeout) as alone:
         if 0 in cluster.ranks:
             length = steps + -(-steps // TURN)
-            made = one_device(one, alone, shared=shared, steps=length)
+            made = one_device(config, alone, shared=shared, steps=length)
             if isinstance(made, Trial):
                 trials[ONE] = made
             else:
@@ -127,7 +127,7 @@ def measure_search(
     found = search(config, pricing, epoch=epoch, seconds=seconds, say=say)
     if baseline and len(config.devices) > 1:
         one = baseline_of(config)
-        found = found.with_baseline(one, shared.pricing(clusters.of(one), one), epoch)
+        found = found.with_baseline(config, shared.pricing(clusters.of(one), one), epoch)
     if config.machine is not None:
         return SearchResult(found.candidates[0], found)
     few = _best_few(found, max(SHORT, PASSES * len(found.candidates[0].steps)))

@@ -84,17 +84,17 @@ class Found:
     too_large: str = ""
     """Why one device cannot hold the network."""
 
-    def with_baseline(self, one: Config, pricing: CostProvider, epoch: EpochOf) -> Found:
+    def with_baseline(self, config: Config, pricing: CostProvider, epoch: EpochOf) -> Found:
         """Add the network on one device.
 
         Args:
-            one: its config; see `baseline_of`.
+            config: the config that was searched; see `plan_baseline`.
             pricing: the provider of its costs.
             epoch: see `search`.
         """
         begun = time.perf_counter()
         try:
-            planned = plan_baseline(one, pricing)
+            planned = plan_baseline(config, pricing)
         except LimitError as error:
             return replace(self, too_large=str(error))
         found = replace(Candidate.of(planned.config, (), planned, epoch(planned)), baseline=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from runtime.backends.device.processor import core_count
@@ -32,18 +33,23 @@ def baseline_of(config: Config) -> Config:
 
     That is the fastest of a machine file, or else the first GPU, or else the first device.
     """
+    return _alone(config, _by_speed(config)[0])
+
+
+def _alone(config: Config, device: str) -> Config:
     kept = {key: getattr(config.partition, key) for key in ("memory", "costs", "objective")}
-    partition = PartitionConfig(**kept)
-    update = {"devices": (_fastest(config),), "partition": partition, "transport": THREADS}
+    update = {"devices": (device,), "partition": PartitionConfig(**kept), "transport": THREADS}
     return _network(config).model_copy(update=update)
 
 
-def _fastest(config: Config) -> str:
+def _by_speed(config: Config) -> list[str]:
+    """Return the devices to try: those of a machine file, the fastest first, or else one."""
     machine = machine_of(config)
     if machine is not None:
-        return str(max(machine.devices, key=lambda device: device.flops).context)
+        order = sorted(machine.devices, key=lambda device: -device.flops)
+        return [str(device.context) for device in order]
     kinds = [Context.parse(device).kind for device in config.devices]
-    return config.devices[kinds.index("gpu") if "gpu" in kinds else 0]
+    return [config.devices[kinds.index("gpu") if "gpu" in kinds else 0]]
 
 
 def is_baseline(config: Config, of: Config) -> bool:
@@ -79,30 +85,33 @@ def _network(config: Config) -> Config:
 
 
 def baselines_of(configs: Mapping[str, Config]) -> dict[str, Config]:
-    """Return the baselines that some candidates lack, by name: one for each network."""
+    """Return the candidates of which a baseline is lacking, by its name: one for each network."""
     found: dict[str, Config] = {}
     for name, config in configs.items():
-        known = [*configs.values(), *found.values()]
+        known = [*configs.values(), *map(baseline_of, found.values())]
         if len(config.devices) > 1 and not any(is_baseline(one, config) for one in known):
             wanted = (ONE, f"{ONE}: {name}", f"{ONE} with {cores_text(core_count())}: {name}")
             free = [title for title in wanted if title not in {*configs, *found}]
-            found[free[0]] = baseline_of(config)
+            found[free[0]] = config
     return found
 
 
-def plan_baseline(one: Config, pricing: CostProvider) -> Planned:
-    """Plan a baseline with the fewest micro-batches that keep to the memory limit.
+def plan_baseline(config: Config, pricing: CostProvider) -> Planned:
+    """Plan a config's baseline on the fastest device that can hold it.
+
+    It has the fewest micro-batches that keep to the memory limit.
 
     Raises:
         LimitError: the network does not fit one device, even if it runs forward again.
     """
     limits: list[LimitError] = []
-    counts = [1 << n for n in range(samples_of(one).bit_length())]
-    for recompute in (NONE, AUTO):
+    counts = [1 << n for n in range(samples_of(config).bit_length())]
+    for device, recompute in product(_by_speed(config), (NONE, AUTO)):
         for count in counts:
             pipeline = PipelineConfig(micro_batches=count, recompute=recompute)
+            one = _alone(config, device).model_copy(update={"pipeline": pipeline})
             try:
-                return training_plan(one.model_copy(update={"pipeline": pipeline}), pricing)
+                return training_plan(one, pricing)
             except LimitError as error:
                 limits.append(error)
             except MicroBatchError:  # the network mixes the samples of a batch
@@ -111,17 +120,17 @@ def plan_baseline(one: Config, pricing: CostProvider) -> Planned:
 
 
 def one_device(
-    one: Config, cluster: Cluster, *, shared: Shared, steps: int = STEPS, warm_up: int = WARM_UP
+    config: Config, cluster: Cluster, *, shared: Shared, steps: int = STEPS, warm_up: int = WARM_UP
 ) -> Trial | str:
     """Plan and set up a baseline; return why not, if one device cannot hold the network.
 
     Args:
-        one: the baseline.
+        config: the config whose baseline it is.
         cluster: its cluster of one rank.
         shared, steps, warm_up: see Trial.of.
     """
     try:
-        planned = plan_baseline(one, shared.pricing(cluster, one))
+        planned = plan_baseline(config, shared.pricing(cluster, baseline_of(config)))
         return Trial.of(
             planned.config, cluster, steps=steps, shared=shared, planned=planned, warm_up=warm_up
         )

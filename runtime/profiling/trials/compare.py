@@ -19,6 +19,7 @@ from runtime.backends.device.processor import await_quiet
 from runtime.profiling.analysis.record import WARM_UP
 from runtime.profiling.trials.baseline import (
     Gain,
+    baseline_of,
     baselines_of,
     is_baseline,
     one_device,
@@ -65,9 +66,9 @@ def compare(
     ends, whole = time.perf_counter() + within, -(-steps // TURN) * TURN
     added = baselines_of(configs) if baseline else {}
     shared, trials, too_large = shared or Shared(), dict[str, Trial](), dict[str, str]()
-    given: dict[str, Config] = {**configs, **added}
-    for number, (name, config) in enumerate(given.items(), 1):
-        if (cluster := clusters(config)) is None:
+    given: dict[str, Config] = {**configs, **{n: baseline_of(c) for n, c in added.items()}}
+    for number, (name, config) in enumerate({**configs, **added}.items(), 1):
+        if (cluster := clusters(given[name])) is None:
             continue
         planning = "" if name in planned else "planning and "
         say(f"{name}: {planning}warming up ({number} of {len(given)})")

@@ -48,8 +48,9 @@ class Compared:
 
     @classmethod
     def of(cls, name: str, config: Config, trial: Trial, again: Shared | None = None) -> Compared:
-        """Return a candidate with the outcome of its trial, and with the micro-batches it had."""
-        config = config.model_copy(update={"pipeline": trial.planned.config.pipeline})
+        """Return a candidate with the outcome of its trial, and with what was planned for it."""
+        made = trial.planned.config
+        config = config.model_copy(update={"devices": made.devices, "pipeline": made.pipeline})
         return cls(name, config, trial.outcome(again))
 
     @property

@@ -67,6 +67,21 @@ def test_one_device_is_the_fastest(tmp_path):
     assert baseline_of(given).devices == ("gpu(1)",)
 
 
+def test_one_device_is_the_fastest_that_holds_the_network(tmp_path):
+    machine = tmp_path / "machine.yaml"
+    machine.write_text(
+        "devices:\n"
+        "  cpu(0): {flops: 1 GFLOP/s, memory: 8 GiB}\n"
+        "  cpu(1): {flops: 3 GFLOP/s, memory: 1 KiB}\n"
+        "  cpu(2): {flops: 2 GFLOP/s, memory: 8 GiB}\n"
+        "links: {node: {latency: 1us, bandwidth: 10GB/s}}\n"
+    )
+    there = ("devices=[cpu(0), cpu(1), cpu(2)]", "partition.strategy=auto")
+    given = config(tmp_path, "partition.costs=null", f"machine={machine}", "group2ctx={}", *there)
+    prices = always(load_prices(str(config(tmp_path).partition.costs)))  # unused
+    assert plan_baseline(given, prices).config.devices == ("cpu(2)",)
+
+
 ALONE = "devices=[cpu(0)]"
 
 
