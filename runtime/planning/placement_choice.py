@@ -162,15 +162,22 @@ class _Tries:
     @property
     def placements(self) -> list[Placement]:
         """The placements of all candidates."""
-        return [c.placed.placement for c in self.candidates if c.placed is not None]
+        return [placed.placement for placed in self._placed]
+
+    @property
+    def _placed(self) -> list[Placed]:
+        return [c.placed for c in self.candidates if c.placed is not None]
 
     def add_all(self, placements: Iterable[Placed], *, estimated: bool = False) -> None:
         """Try placements, the one with the least load first; list them in the order given.
 
+        What a strategy has found before, with other estimates of memory, is left out.
+
         Args:
             estimated: leave all but the first of all to a search that starts from them.
         """
-        given = list(placements)
+        listed = [(p.strategy, p.placement) for p in self._placed]
+        given = [p for p in placements if (p.strategy, p.placement) not in listed]
         tried: dict[int, PlanCandidate] = {}
         for number in sorted(range(len(given)), key=lambda i: given[i].load):
             LOG.debug("scheduling placements", extra={"done": len(tried), "of": len(given)})
@@ -245,8 +252,7 @@ class _Tries:
         best = [placed for placed, _ in ranked[:BEST_NAMED]]
         if not best:
             least = sorted(self.peaks, key=lambda p: p[1])[:BEST_NAMED]
-            every = [c.placed for c in self.candidates if c.placed is not None]
-            best = [p for p in every if any(p.placement is other for other, _ in least)]
+            best = [p for p in self._placed if any(p.placement is other for other, _ in least)]
         self.plans = [p for p in self.plans if p[0] not in best]
         for number, placed in enumerate(best):
             LOG.debug(

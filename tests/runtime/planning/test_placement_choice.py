@@ -83,6 +83,13 @@ def test_a_quick_plan_leaves_smaller_numbers_of_devices_to_its_caller(quick):
     assert ("chain, 2 devices" in named) is not quick
 
 
+def test_what_a_strategy_finds_for_several_estimates_of_memory_is_listed_once():
+    made = decided("step", 2, memory=21_000)
+    found = [(c.placed.strategy, c.placed.placement) for c in made.placements]
+    assert len(found) > len(STRATEGIES)
+    assert all(found.count(one) == 1 for one in found)
+
+
 def test_of_many_nodes_few_placements_are_scheduled_and_none_is_worse(monkeypatch):
     """All strategies on 8, 7, ... devices were scheduled, seconds each: 96 layers never ended."""
     every = decided("step", 8)
