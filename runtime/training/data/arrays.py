@@ -46,7 +46,7 @@ class ArraysDataset:
         found = hashlib.blake2b(digest_size=16)
         for arrays in (self.train, self.valid or {}):
             for name in sorted(arrays):
-                array = arrays[name]
+                array = np.atleast_1d(arrays[name])
                 found.update(f"{name} {array.shape} {array.dtype}".encode())
                 rows = np.linspace(0, len(array) - 1, min(len(array), DIGESTED)).astype(int)
                 found.update(np.ascontiguousarray(array[rows]).tobytes())
@@ -59,7 +59,9 @@ class ArraysDataset:
 
     def _rows(self, part: Part, seed: int) -> tuple[Arrays, Rows]:
         """Return the arrays of a part and the numbers of its samples in them."""
+        _require_samples(self.name, self.train)
         if self.valid is not None:
+            _require_samples(f"the held-out part of {self.name}", self.valid)
             arrays = self.train if part == "training" else self.valid
             return arrays, np.arange(len(next(iter(arrays.values()))))
         held_out = round(self.data.held_out * self.samples)
@@ -69,8 +71,10 @@ class ArraysDataset:
 
     def in_order(self, inputs: Inputs) -> Iterator[DataBatch]:
         self._require(inputs, self.train)
-        rows, scale = np.arange(self.samples), dict(self.data.scale)
-        samples = Samples(inputs, self.train, rows, scale, self.name, None, padded=True)
+        read = {name: self.train[name] for name in inputs.feeds if name in self.train}
+        _require_samples(self.name, read)
+        rows, scale = np.arange(len(next(iter(read.values())))), dict(self.data.scale)
+        samples = Samples(inputs, read, rows, scale, self.name, None, padded=True)
         for step in range(len(samples)):
             yield from samples.batches(step)
 
@@ -172,9 +176,6 @@ def load_arrays(data: ArraysData) -> ArraysDataset:
         valid, _ = read_arrays(data.valid_path)
     elif data.valid_files:
         valid = {n: read_array(path) for n, path in data.valid_files.items()}
-    for where, arrays in ((name, train), (f"the held-out part of {name}", valid)):
-        if arrays is not None:
-            _require_samples(where, arrays)
     return ArraysDataset(data, name, train, valid)
 
 

@@ -89,6 +89,12 @@ def test_every_sample_is_written_once_to_the_same_bits_on_one_device(name, count
         np.testing.assert_array_equal(found["every_output"][:, :8], first["every_output"])
 
 
+def test_arrays_that_are_no_inputs_may_have_any_length(load):
+    arrays = {"classes": np.array(["a", "b", "c"]), "rate": np.array(0.5), "data": np.ones((9, 6))}
+    found, _ = written(load("mlp", arrays))
+    assert found["fc2_output"].shape == (9, 3)
+
+
 def test_weights_are_those_of_the_newest_checkpoint(load):
     """Labels are not needed, and a network without the loss takes the same parameters."""
     x, label = RNG.standard_normal((16, 6)).astype("float32"), RNG.integers(0, 3, 16)
