@@ -31,6 +31,7 @@ from runtime.planning.splits import GAIN, GroupSplit, shard_marks, splits_to_try
 from symgraph.core.context import Context
 from symgraph.core.errors import (
     ConfigError,
+    DTypeError,
     GraphError,
     LimitError,
     MicroBatchError,
@@ -56,13 +57,20 @@ ROW_GAIN = 1.05  # times the best step: what a row may take by another grid's sc
 def plan_model(model: Model, options: Options, dtype: str, *, train: bool) -> Plan:
     """Plan a model; dtype: of the arguments that are not fed, train: whether with gradients."""
     names = [name for name in model.symbol.list_arguments() if name not in model.feeds]
-    return plan(
-        model.symbol,
-        model.feeds,
-        replace(options, states=model.states),
-        wrt=names if train else (),
-        dtypes=dict.fromkeys(names, dtype),
-    )
+    try:
+        return plan(
+            model.symbol,
+            model.feeds,
+            replace(options, states=model.states),
+            wrt=names if train else (),
+            dtypes=dict.fromkeys(names, dtype),
+        )
+    except DTypeError as error:
+        for name, feed in model.feeds.items():
+            if feed.type.dtype in ("float32", "float64") and feed.type.dtype != dtype:
+                one = f"the input {name!r} ({feed.type.dtype}) and train.dtype ({dtype}) one type"
+                raise DTypeError(f"{error}, or give {one}") from None
+        raise
 
 
 def plan(

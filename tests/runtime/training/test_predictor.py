@@ -18,7 +18,7 @@ from runtime.training.predictor import Predictor
 from runtime.training.trainer import Trainer, initial_arrays
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
-from symgraph.core.errors import ConfigError, GraphError, LimitError, RunError
+from symgraph.core.errors import ConfigError, DTypeError, GraphError, LimitError, RunError
 from symgraph.frontend.optimizer import SGD
 from tests.helpers import forward_nets
 
@@ -152,6 +152,12 @@ def test_data_that_cannot_be_predicted_is_refused(name, arrays, data, message, l
     sections = {"data": {"batch_size": 8, **data}} if data else {}
     with pytest.raises(ConfigError, match=message):
         written(load(name, arrays, **sections))
+
+
+def test_an_input_of_another_type_than_the_weights_names_the_setting(load):
+    config = load("mlp", {"data": np.zeros((9, 6))}, "train.dtype=float64")
+    with pytest.raises(DTypeError, match=r"input 'data' \(float32\) and train.dtype \(float64\)"):
+        prepare(config)
 
 
 def test_a_text_has_no_samples_in_an_order(load, tmp_path):
