@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from runtime.profiling.trials.trial import Shared, Trial
 from runtime.training.job import Planned
 from runtime.transports import Cluster
 from symgraph.app.config import Config
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, SymgraphError
 from symgraph.core.units import seconds_text
 
 TURN = 4  # counted steps of a turn
@@ -65,17 +66,18 @@ def compare(
     """
     ends, whole = time.perf_counter() + within, -(-steps // TURN) * TURN
     added = baselines_of(configs) if baseline else {}
-    shared, trials, too_large = shared or Shared(), dict[str, Trial](), dict[str, str]()
+    shared, trials, too_large = shared or Shared(), dict[str, Trial](), list[tuple[Config, str]]()
     given: dict[str, Config] = {**configs, **{n: baseline_of(c) for n, c in added.items()}}
-    for number, (name, config) in enumerate({**configs, **added}.items(), 1):
+    for number, (name, one) in enumerate({**configs, **added}.items(), 1):
         if (cluster := clusters(given[name])) is None:
             continue
         planning = "" if name in planned else "planning and "
         say(f"{name}: {planning}warming up ({number} of {len(given)})")
         make = one_device if name in added else partial(Trial.of, planned=planned.get(name))
-        made = make(config, cluster, steps=whole + whole // TURN, shared=shared, warm_up=warm_up)
+        with _named(name):
+            made = make(one, cluster, steps=whole + whole // TURN, shared=shared, warm_up=warm_up)
         if isinstance(made, str):
-            too_large[name] = made
+            too_large.append((given[name], made))
         else:
             trials[name] = made
     _require_alike(trials)
@@ -85,8 +87,17 @@ def compare(
     memory = Shared() if within == math.inf else None
     measured = [Compared.of(name, given[name], t, memory) for name, t in trials.items()]
     ranking = sorted(measured, key=lambda c: -c.figures.per_second)
-    reasons = [(given[name], reason) for name, reason in too_large.items()]
-    return Comparison(tuple(ranking), gain_of(ranking, reasons))
+    return Comparison(tuple(ranking), gain_of(ranking, too_large))
+
+
+@contextmanager
+def _named(candidate: str) -> Iterator[None]:
+    """Have errors name the candidate."""
+    try:
+        yield
+    except SymgraphError as error:
+        error.args = (f"candidate {candidate!r}: {error}", *error.args[1:])
+        raise
 
 
 def _require_alike(trials: Mapping[str, Trial]) -> None:

@@ -23,6 +23,7 @@ from runtime.training.data.table import load_data
 from runtime.training.job import prepare
 from runtime.training.summary import plan_rows
 from symgraph.app.config import load_config
+from symgraph.core.errors import LimitError
 from symgraph.core.units import seconds_text, value_text
 from tests.helpers import browser as web
 from tests.helpers.profiles import config, costs
@@ -102,6 +103,15 @@ def test_a_comparison_ends_when_its_time_is_up(tmp_path):
     found = compare(configs, clusters.of, steps=80, warm_up=1, within=0.0)
     clusters.close()
     assert [c.outcome.profile.steps for c in found.ranking] == [4, 4]  # one turn of each
+
+
+def test_a_candidate_that_cannot_be_planned_is_named(tmp_path):
+    configs = {"one": config(tmp_path, *ONE), "small": config(tmp_path, "partition.memory=1000")}
+    clusters = Clusters({})
+    with pytest.raises(LimitError, match=r"^candidate 'small': .* the smallest limit") as no:
+        compare(configs, clusters.of, steps=4, warm_up=1)
+    clusters.close()
+    assert no.value.smallest > 1000
 
 
 @pytest.mark.slow
