@@ -8,6 +8,7 @@ from typing import Any
 from partitioner.costs.cost import CostTable
 from partitioner.views.picture import group_block
 from partitioner.views.report import table
+from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, KernelCosts
 from runtime.planning.explain import without_idle
 from runtime.planning.mixed_step import predict, stream, stream_batches
@@ -109,9 +110,11 @@ def _figures(job: Job, timeline: Timeline, prices: CostModel) -> dict[str, Any]:
 
 
 def prices_of(config: Config, plan: Plan) -> CostModel:
-    """Return the costs that a plan was chosen with; without a choice, quick ones."""
+    """Return the costs of a plan's choices; without one those of the config, or quick ones."""
     if plan.prices is not None:
         return plan.prices
+    if config.partition.costs is not None:
+        return load_prices(config.partition.costs)
     machine = machine_of(config)
     if machine is not None:
         return CostModel.of_machine(machine)

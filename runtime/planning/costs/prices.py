@@ -151,7 +151,7 @@ class CostModel:
         wanted: set[str] = {c.kind for c in contexts}
         kinds = {kind: kernels for kind, kernels in self.kinds.items() if kind in wanted}
         links = {pair: link for pair, link in self.links.items() if {*pair} <= wanted}
-        return replace(self, kinds=kinds, links=links)
+        return replace(self, kinds=kinds or self.kinds, links=links)  # errors name them if none is
 
     def machine_of(self, contexts: Iterable[Context]) -> Machine:
         """Make a machine of these devices, for users without a machine file.

@@ -7,15 +7,24 @@ import pytest
 import symgraph as sg
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
-from runtime.frontends.cli.plan_report import candidates_table, placements_table
+from runtime.frontends.cli.plan_report import (
+    candidates_table,
+    placements_table,
+    plan_report,
+    prices_of,
+)
+from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import NOMINAL, CostModel, always
 from runtime.planning.options import Options
 from runtime.planning.planner import plan
+from runtime.training.job import prepare, training_plan
 from symgraph.core.context import cpu
+from symgraph.core.errors import ConfigError
 from symgraph.core.types import TensorType
 from symgraph.core.units import seconds_text
 from symgraph.passes.batching import Feed
 from tests.helpers.pipelines import make_plan
+from tests.helpers.profiles import ESTIMATES, config
 from tests.helpers.recurrent import lstm_case
 
 
@@ -51,3 +60,19 @@ def test_what_idle_devices_cost_is_told():
     alone = placements_table(one, one.prices)
     assert "idle" not in alone
     assert "which all join" not in alone
+
+
+def test_a_plan_without_a_choice_is_predicted_with_the_costs_of_the_config(tmp_path):
+    """It was measured again, so the predictions of one file of costs differed from run to run."""
+    given = config(tmp_path)
+    made = training_plan(given).training
+    assert made.prices is None
+    assert prices_of(given, made) == load_prices(str(given.partition.costs))
+
+
+def test_costs_of_other_devices_are_refused_with_their_kind(tmp_path):
+    costs = tmp_path / "gpu.json"
+    save_prices(CostModel({"gpu": ESTIMATES}, {}), costs)
+    job = prepare(config(tmp_path, f"partition.costs={costs}"))
+    with pytest.raises(ConfigError, match=r"cpu\(0\) has no costs, they were measured for gpu dev"):
+        plan_report(job)
