@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from symgraph.core.errors import GraphError
+from symgraph.core.number_checks import whole_number
 from symgraph.core.tags import hide, lookup
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.symbol import Symbol
@@ -69,7 +70,7 @@ class MultiNodeChainList:
     """
 
     def __init__(self, comm: int | Ranked) -> None:
-        self.rank = comm if isinstance(comm, int) else comm.rank
+        self.rank = _rank_of(comm)
         self._links: list[Link] = []
         self._returns = False
 
@@ -87,19 +88,23 @@ class MultiNodeChainList:
             rank_out: the ranks to send to; None: the result is the list's.
 
         Raises:
-            GraphError: if a second link has rank_out None.
+            GraphError: if a second link has rank_out None, or what is passed is no rank.
         """
         name = f"link {len(self._links)} of rank {self.rank}"
         if rank_out is None and self._returns:
             raise GraphError(f"{name} has rank_out=None, but another link of that rank has it too")
         self._returns |= rank_out is None
         build = _on_rank(link, self.rank, name)
+        sources, targets = (
+            _ranks(rank_in, f"{name}: rank_in"),
+            _ranks(rank_out, f"{name}: rank_out"),
+        )
 
         def built(*xs: Message) -> tuple[Any, Sequence[Message]]:
             result = build(*xs)
-            return (result, []) if rank_out is None else (None, [result])
+            return (result, []) if targets is None else (None, [result])
 
-        self._links.append(Link(name, built, _ranks(rank_in), _ranks(rank_out) or ()))
+        self._links.append(Link(name, built, sources, targets or ()))
 
     def __call__(self, *inputs: Message) -> Call:
         """Return a call for `connect`; links without rank_in read these inputs."""
@@ -112,8 +117,10 @@ class MultiNodeNStepRNN:
     def __init__(
         self, cell: BaseRNNCell, rank: int, rank_in: Ranks, rank_out: Ranks, unroll: dict[str, Any]
     ) -> None:
-        self.cell, self.rank = cell, rank
-        self._rank_in, self._rank_out, self._unroll = _ranks(rank_in), _ranks(rank_out), unroll
+        self.cell, self.rank, self._unroll = cell, rank, unroll
+        self._name = f"the {type(cell).__name__} of rank {rank}"
+        self._rank_in = _ranks(rank_in, f"{self._name}: rank_in")
+        self._rank_out = _ranks(rank_out, f"{self._name}: rank_out")
 
     def __call__(self, length: int, inputs: Any) -> Call:
         """Unroll `length` time steps.
@@ -121,7 +128,7 @@ class MultiNodeNStepRNN:
         `connect` returns (outputs, states) as the cell's `unroll`.
         """
         expected = len(self.cell.state_info)
-        name = f"the {type(self.cell).__name__} of rank {self.rank}"
+        name = self._name
 
         def build(*states: Message) -> tuple[Any, Sequence[Message]]:
             begin = [state for state in states if isinstance(state, Symbol)]
@@ -166,8 +173,7 @@ def create_multi_node_n_step_rnn(
     """
     if not isinstance(cell, BaseRNNCell):
         raise GraphError(f"a multi-node RNN takes a cell of sg.rnn, not {type(cell).__name__}")
-    rank = comm if isinstance(comm, int) else comm.rank
-    return MultiNodeNStepRNN(cell, rank, rank_in, rank_out, unroll)
+    return MultiNodeNStepRNN(cell, _rank_of(comm), rank_in, rank_out, unroll)
 
 
 def group_of(rank: int) -> str:
@@ -249,10 +255,17 @@ def _require_done(pending: dict[int, list[Link]], channels: Channels) -> None:
             )
 
 
-def _ranks(ranks: Ranks) -> tuple[int, ...] | None:
+def _rank_of(comm: int | Ranked) -> int:
+    return whole_number(getattr(comm, "rank", comm), "the rank of a chain list", GraphError)
+
+
+def _ranks(ranks: Ranks, what: str) -> tuple[int, ...] | None:
     if ranks is None:
         return None
-    return (ranks,) if isinstance(ranks, int) else tuple(ranks)
+    given = list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    if not given:
+        raise GraphError(f"{what} lists no rank; None means the inputs, or the result, of the list")
+    return tuple([whole_number(rank, what, GraphError) for rank in given])
 
 
 def _on_rank(link: Symbol | Callable[..., Any], rank: int, name: str) -> Callable[..., Message]:

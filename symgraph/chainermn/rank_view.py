@@ -16,6 +16,7 @@ from typing import Any
 
 from symgraph.chainermn.chain_list import group_of
 from symgraph.core.errors import GraphError
+from symgraph.core.number_checks import whole_number
 from symgraph.core.params import parse_params
 from symgraph.core.registry import find
 from symgraph.core.tags import hide, lookup
@@ -31,7 +32,7 @@ Address = tuple[int, int, int]  # from, to, tag
 
 def send(x: Symbol, rank: int, tag: int = 0, name: str | None = None) -> Symbol:
     """Send x to a rank and return a token (chainermn.functions.send)."""
-    return Symbol(call("identity", "send", [x], {}, name, {SEND: f"{rank}:{tag}"}))
+    return Symbol(call("identity", "send", [x], {}, name, {SEND: _end(rank, tag)}))
 
 
 def recv(
@@ -47,7 +48,7 @@ def recv(
         name: the node's name; by default `recv_from<rank>_tag<tag>`.
     """
     name = name or f"recv_from{rank}_tag{tag}"
-    return Variable(name, attr={RECV: f"{rank}:{tag}"}, shape=shape, dtype=dtype)
+    return Variable(name, attr={RECV: _end(rank, tag)}, shape=shape, dtype=dtype)
 
 
 def pseudo_connect(token: Symbol, x: Symbol, name: str | None = None) -> Symbol:
@@ -83,6 +84,13 @@ def join(symbols: Sequence[Symbol]) -> list[Symbol | None]:
         entries = [Entry(copies[id(e.node)], e.port) for e in outputs]
         outputs_by_rank.append(Symbol(entries) if entries else None)
     return outputs_by_rank
+
+
+def _end(rank: int, tag: int) -> str:
+    whole = [
+        whole_number(x, f"a message's {n}", GraphError) for n, x in (("rank", rank), ("tag", tag))
+    ]
+    return ":".join(map(str, whole))
 
 
 def _ends(symbols: Sequence[Symbol], kind: str) -> dict[Address, SymNode]:

@@ -1,9 +1,10 @@
-"""A check of the numbers among a dataclass's fields, for `__post_init__`."""
+"""Checks of numbers: of one that is passed, and of those among a dataclass's fields."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,14 @@ from symgraph.core.errors import SymgraphError
 
 # Annotation of a field -> what its value must be.
 NUMBERS = {"int": "a whole number", "float": "a finite number", "float | None": "a finite number"}
+
+
+def whole_number(value: Any, what: str, error: type[SymgraphError]) -> int:
+    """Return a whole number, Python's or NumPy's, as an int; the error, which says `what` it is."""
+    try:
+        return index(value)
+    except TypeError:
+        raise error(f"{what} is {value!r} but must be a whole number") from None
 
 
 def require_numbers(settings: Any, error: type[SymgraphError]) -> None:

@@ -25,6 +25,7 @@ from runtime.training.checkpoints.manifest import STEP, Manifest
 from runtime.training.checkpoints.state import RANK
 from runtime.training.checkpoints.tensors import Image, Reader
 from symgraph.core.errors import ConfigError
+from symgraph.core.number_checks import whole_number
 from symgraph.core.types import Array
 
 
@@ -55,13 +56,16 @@ class MultiNodeCheckpointer:
         """Write this rank's arrays; return the folder once all ranks have written theirs.
 
         Args:
-            iteration: the number of the iteration.
+            iteration: the number of the iteration, 0 or more.
             arrays: the arrays by name; ranks may have different ones.
             about: facts to keep with them, as JSON can hold them, such as the position in the data.
 
         Raises:
-            ConfigError: the arrays cannot be written.
+            ConfigError: the arrays cannot be written, or the iteration is no such number.
         """
+        iteration = whole_number(iteration, "the iteration of a checkpoint", ConfigError)
+        if iteration < 0:
+            raise ConfigError(f"the iteration of a checkpoint must be 0 or more, not {iteration}")
         folder = CheckpointFolder(self.folder)
         path, partial = self.folder / STEP.format(iteration), folder.partial(iteration)
         try:

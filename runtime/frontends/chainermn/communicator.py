@@ -21,6 +21,7 @@ from runtime.frontends.chainermn.means import MEANS, Groups, mean
 from runtime.frontends.chainermn.messages import Message, pickled, unpickled
 from symgraph.chainermn.rank_view import join
 from symgraph.core.errors import ConfigError, DTypeError, GraphError, RunError
+from symgraph.core.number_checks import whole_number
 from symgraph.core.types import Array
 from symgraph.frontend.symbol import Symbol, from_json
 
@@ -235,6 +236,8 @@ class Communicator:
                     )
 
     def _check_split(self, color: int, key: int) -> None:
+        for what, number in (("colour", color), ("key", key)):
+            whole_number(number, f"split: the {what} of rank {self.rank}", RunError)
         if not 0 <= color < MPI_INTS:
             raise RunError(
                 f"split: rank {self.rank} gives colour {color}; colours are 0 or more, and below "
@@ -244,16 +247,18 @@ class Communicator:
             raise RunError(f"split: rank {self.rank} gives key {key}; MPI's ints have 32 bits")
 
     def _check_peer(self, verb: str, peer: int, tag: int) -> None:
+        self._check_rank(verb, peer)
         if peer == self.rank:
             raise RunError(
                 f"rank {peer} cannot {verb} itself: rank must be different from communicator rank, "
                 "otherwise deadlock occurs"
             )
-        self._check_rank(verb, peer)
+        whole_number(tag, f"rank {self.rank}: the tag", RunError)
         if not 0 <= tag < COLLECTIVE:
             raise RunError(f"tag {tag} is not in 0..{COLLECTIVE - 1}")
 
     def _check_rank(self, verb: str, peer: int) -> None:
+        whole_number(peer, f"rank {self.rank} cannot {verb}: the rank", RunError)
         if not 0 <= peer < self.size:
             raise RunError(
                 f"rank {self.rank} cannot {verb} rank {peer}: there are ranks 0..{self.size - 1}"

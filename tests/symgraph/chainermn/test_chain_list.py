@@ -178,6 +178,24 @@ def test_a_rank_that_is_not_there():
         connect(chain(0, (linear("a"), None, 2))(data(0)), chain(1)())
 
 
+def test_ranks_are_whole_numbers():
+    """NumPy's as well; a list without a rank would drop what the link returns."""
+    y, _ = connect(
+        chain(np.int64(0), (linear("a"), None, np.int64(1)), (linear("c"), [np.int32(1)], None))(
+            data(0)
+        ),
+        chain(1, (linear("b"), 0, 0))(),
+    )
+    check([y], [linear("c")(linear("b")(linear("a")(data(0))))], 2)
+    with pytest.raises(GraphError, match=r"link 0 of rank 0: rank_in is 1.0 but must be a whole"):
+        chain(0, (linear("a"), 1.0, None))
+    with pytest.raises(GraphError, match="the rank of a chain list is None but must be a whole"):
+        chain(None)
+    for ranks, name in (((None, []), "rank_out"), (([], None), "rank_in")):
+        with pytest.raises(GraphError, match=f"link 0 of rank 0: {name} lists no rank; None means"):
+            chain(0, (linear("a"), *ranks))
+
+
 def test_a_list_that_is_not_called():
     with pytest.raises(GraphError, match=r"such as mlp\(x\) or mlp\(\), and no MultiNodeChainList"):
         connect(chain(0, (linear("a"), None, None)))

@@ -122,6 +122,14 @@ def test_ends_that_do_not_meet(first, second, match):
         join(pair(first, second))
 
 
+def test_ranks_and_tags_are_whole_numbers():
+    assert len(join(pair({"rank": np.int64(1), "tag": np.int8(2)}, {"tag": 2}))) == 2
+    with pytest.raises(GraphError, match=r"a message's rank is 1.0 but must be a whole number"):
+        pair({"rank": 1.0}, {})
+    with pytest.raises(GraphError, match="a message's tag is None but must be a whole number"):
+        pair({}, {"tag": None})
+
+
 def test_ends_without_another():
     with pytest.raises(GraphError, match=r"'s' of rank 0 has tag 0, but rank 1 receives nothing"):
         join([pair({}, {})[0], sym.Variable("b")])

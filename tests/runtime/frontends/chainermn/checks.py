@@ -209,6 +209,10 @@ def check_mistakes(comm: Communicator) -> None:
         comm.recv(size)
     with pytest.raises(RunError, match="cannot bcast from rank -1"):
         comm.bcast(data(1), -1)
+    with pytest.raises(RunError, match=rf"rank {rank} cannot send to: the rank is 1.0 but must be"):
+        comm.send(data(1), 1.0)
+    with pytest.raises(RunError, match=rf"split: the colour of rank {rank} is None but must be a"):
+        comm.split(None, 0)
     with pytest.raises(DTypeError, match="an array of complex128 is not carried"):
         comm.allgather(np.ones(2, complex))
     with pytest.raises(GraphError, match=rf"alltoall: {size + 1} elements are given for {size}"):

@@ -150,6 +150,11 @@ def test_names_and_numbers_that_make_no_sense(tmp_path):
                 chainermn.create_multi_node_checkpointer(name, comm, tmp_path)
         with pytest.raises(ConfigError, match="must keep at least 1 snapshot, not 0"):
             chainermn.create_multi_node_checkpointer("a", comm, tmp_path, keep=0)
+        saver = chainermn.create_multi_node_checkpointer("a", comm, tmp_path)
+        for number, why in ((-1, "must be 0 or more, not -1"), (1.5, "is 1.5 but must be a whole")):
+            with pytest.raises(ConfigError, match=f"the iteration of a checkpoint {why}"):
+                saver.save(number, {})
+        assert saver.save(np.int64(3), {}).name == "step-00000003"
 
     on_ranks(1, work)
 
