@@ -6,8 +6,8 @@ table where its block's elements lie, of whichever array.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,21 @@ def block_table(places: Iterable[Place], most: int, itemsize: int) -> Array:
     return table
 
 
-@lru_cache(MOST_TABLES)
+def kept_on_card(make: Callable[..., Array]) -> Callable[..., Array]:
+    """Decorate what makes a table of CuPy and further arguments: it is made once on each GPU."""
+
+    @lru_cache(MOST_TABLES)
+    def made(card: int, *given: Any) -> Array:
+        return make(*given)
+
+    @wraps(make)
+    def table(cupy: Any, *given: Any) -> Array:
+        return made(cupy.cuda.runtime.getDevice(), cupy, *given)
+
+    return table
+
+
+@kept_on_card
 def table_of(cupy: Any, places: tuple[Place, ...], most: int, itemsize: int) -> Array:
     """Return the `block_table` of pieces of work that come again; cupy: the module CuPy."""
     return block_table(places, most, itemsize)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from runtime.backends.cuda.base import BLOCK, WIDE, function, launch
-from runtime.backends.cuda.tables import MOST_TABLES, table_of
+from runtime.backends.cuda.tables import kept_on_card, table_of
 from runtime.backends.device import arrays
 from runtime.backends.device.table import Step
 from symgraph.core.types import Array
@@ -76,7 +75,7 @@ def prepare(steps: Sequence[Step]) -> Callable[[float], None]:
     return update
 
 
-@lru_cache(MOST_TABLES)
+@kept_on_card
 def _sums(cupy: Any, places: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
     """Return on the GPU, for each sum: its first part, how many there are, and its place."""
     counts = -(-np.array(sizes) // TERMS)

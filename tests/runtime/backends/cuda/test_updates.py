@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from runtime.backends.cuda.tables import table_of
 from runtime.backends.updates import prepare, squared_norm, squared_norms, step_of
 from symgraph.frontend import optimizer
 from tests.fakes.fake_cupy import fake_cupy
@@ -39,6 +40,16 @@ def test_norms_of_several_have_the_bits_that_each_has_alone(cupy):
     alone = [squared_norm(cupy, gradient) for gradient in gradients]
     assert squared_norms(cupy, gradients).get().tolist() == alone
     assert squared_norms(cupy, []).get().tolist() == []
+
+
+def test_alike_parameters_on_two_cards():
+    """Each card's tables are in its own memory, even if another's gave back the same addresses."""
+    with fake_cupy(cards=2) as cupy:
+        for card in range(2):
+            with cupy.cuda.Device(card):
+                squares = squared_norms(cupy, [on_gpu(numbers((n, 4))) for n in (3, 1)])
+                assert squares.get()[1] == pytest.approx(squared_norm(np, numbers((1, 4))))
+                assert table_of(cupy, ((8, 16, 1),), 1, 1).device.id == card
 
 
 def test_the_norm_of_what_has_diverged(cupy):
