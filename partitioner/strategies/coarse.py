@@ -548,9 +548,11 @@ def node_times(
     if not isinstance(costs, KindCosts):
         rows = _times(graph, costs, devices, home, count)
         return np.stack([rows[d.speed] for d in devices])
+    by_kind: dict[str, list[Device]] = {}
+    for device in devices:
+        by_kind.setdefault(device.context.kind, []).append(device)
     of_kind = {
-        kind: _times(graph, own, [d for d in devices if d.context.kind == kind], home, count)
-        for kind, own in costs.kinds.items()
+        kind: _times(graph, costs.kinds[kind], same, home, count) for kind, same in by_kind.items()
     }
     return np.stack([of_kind[d.context.kind][d.speed] for d in devices])
 

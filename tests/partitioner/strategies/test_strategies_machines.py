@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partitioner.costs.cost import Speed
+from partitioner.costs.cost import KindCosts, Speed
 from partitioner.costs.machine import Device, Level, Machine
 from partitioner.cutting.cut import cut
 from partitioner.strategies import STRATEGIES, Constraints
 from partitioner.strategies.coarse import coarsen
 from partitioner.strategies.local_search import _better
 from partitioner.strategies.problem import MAX_DEVICE_SETS, as_problem
-from symgraph.core.context import cpu
+from partitioner.strategies.user_groups import least_load
+from symgraph.core.context import cpu, gpu
 from symgraph.core.errors import PlacementError
 from symgraph.core.graph import Graph
 from tests.partitioner.strategies.test_strategies_exact import (
@@ -56,6 +57,15 @@ def test_a_slow_device_gets_less(name, slow):
     held = [r for node, r in ranks(placed).items() if node != "x"]
     assert held.count(slow) == 3
     assert placed.lower_bound <= placed.load
+
+
+def test_the_first_of_mixed_devices_may_be_of_one_kind():
+    """As when the planner bounds what gpu(0) alone, or both GPUs without the CPU, could do."""
+    graph, slow = chain(4, seconds=8.0)
+    both = KindCosts({"gpu": chain(4)[1], "cpu": slow})
+    on = Machine((Device(gpu(0), 1.0), Device(gpu(1), 1.0), Device(cpu(0), 1.0)), WIRE)
+    loads = [least_load(graph, both, on.only(on.contexts[:count])) for count in (1, 2, 3)]
+    assert loads == pytest.approx([12.0, 6.0, 12 / (1 + 1 + 1 / 4)])
 
 
 @pytest.mark.parametrize("slow", [0, 1])
