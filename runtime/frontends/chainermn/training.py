@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -98,16 +98,14 @@ class MultiNodeEvaluator:
 
         For a composite metric both are lists.
         """
-        parts = self.metric.parts
-        mine = np.array([(m.sum_metric, m.num_inst) for m in parts], np.float64)
-        sums = self._comm.allreduce(mine)
-        values = [
-            metric.value(float(total / count)) if count else math.nan
-            for metric, (total, count) in zip(parts, sums, strict=True)
-        ]
-        if parts == [self.metric]:
-            return self.metric.name, values[0]
-        return [metric.name for metric in parts], values
+        mine = [(metric.sum_metric, metric.num_inst) for metric in self.metric.parts]
+        whole = deepcopy(self.metric)
+        whole.reset()
+        for sums in self._comm.allgather_obj(mine):
+            for metric, (total, count) in zip(whole.parts, sums, strict=True):
+                if count:
+                    metric.accumulate(total, count)
+        return whole.get()
 
     def reset(self) -> None:
         self.metric.reset()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,24 @@ def test_several_metrics_are_told_as_lists():
 
     for found in on_ranks(2, work):
         assert found == (["accuracy", "mse"], [1 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize("name", ["f1", "mcc", "pcc", "pearsonr", "perplexity"])
+def test_metrics_of_tables_are_those_of_all_samples(name):
+    """Their sums are arrays, of PCC's a larger one on a rank that has seen more classes."""
+    metric = sg.metric.create(name, **({"ignore_label": None} if name == "perplexity" else {}))
+    labels = np.array([0, 1, 1, 0, 1, 2 if name == "pcc" else 0])
+    scores = np.abs(np.random.default_rng(0).standard_normal((6, 3 if name == "pcc" else 2)))
+    preds = scores[:, 0] if name == "pearsonr" else scores / scores.sum(axis=1, keepdims=True)
+    metric.update(labels, preds)
+
+    def work(comm):
+        shared = chainermn.create_multi_node_evaluator(deepcopy(metric), comm)
+        shared.reset()
+        if comm.rank < 2:  # the last one has no samples
+            part = slice(0, 4) if comm.rank == 0 else slice(4, 6)
+            shared.update(labels[part], preds[part])
+        return shared.get()
+
+    for found in on_ranks(3, work):
+        assert found == (metric.name, pytest.approx(metric.get()[1]))
