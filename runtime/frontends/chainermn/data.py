@@ -11,6 +11,7 @@ from runtime.frontends.chainermn.communicator import Communicator
 from symgraph.core.errors import GraphError, RunError
 
 T = TypeVar("T")
+RAISED = {"StopIteration": StopIteration, "TypeError": TypeError}  # as such on every rank
 # The attributes of an iterator that tell its position; it may lack some.
 POSITION = ("epoch", "is_new_epoch", "current_position", "epoch_detail")
 
@@ -100,19 +101,20 @@ class MultiNodeIterator(Iterator[Any]):
     def __next__(self) -> Any:
         """Return the next batch; StopIteration and the master's errors are raised on every rank."""
         failed: Exception | None = None
-        sent: tuple[type[Exception] | None, Any, dict[str, Any]] = None, None, {}
+        sent: tuple[str, Any, dict[str, Any]] = "", None, {}
         if self._actual is not None:
             try:
-                sent = None, _check_batch(next(self._actual)), self._master_position()
+                sent = "", _check_batch(next(self._actual)), self._master_position()
             except Exception as error:
-                failed, sent = error, (type(error), str(error), self._master_position())
+                failed = error
+                sent = type(error).__name__, str(error), self._master_position()
         kind, batch, self._position = self._comm.bcast_obj(sent, self._master)
         if failed is not None:
             raise failed
-        if kind in (StopIteration, TypeError):
-            raise kind(batch)
-        if kind is not None:
-            raise RunError(f"the iterator of rank {self._master}: {kind.__name__}: {batch}")
+        if kind in RAISED:
+            raise RAISED[kind](batch)
+        if kind:
+            raise RunError(f"the iterator of rank {self._master}: {kind}: {batch}")
         return batch
 
     def __getattr__(self, name: str) -> Any:

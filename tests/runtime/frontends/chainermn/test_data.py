@@ -120,12 +120,23 @@ def test_types_are_exact():
         assert table["x"].dtype == "float16"
 
 
+def failing():
+    """Fails with an error that cannot be pickled: other ranks waited, and got a later broadcast."""
+
+    class LocalError(EOFError):
+        pass
+
+    raise LocalError("no more")
+    yield
+
+
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
         ([[(np.ones(2), "text")]], TypeError, "a batch holds 'text', which is not a number"),
         ([np.array(["a"])], TypeError, "which is not a number"),
         (map(lambda _: 1 // 0, [0]), (ZeroDivisionError, RunError), "by zero"),
+        (failing(), (EOFError, RunError), "no more"),
     ],
 )
 def test_errors_of_the_master_come_on_every_rank(given, error, match):
