@@ -227,12 +227,13 @@ class Communicator:
 
     def _agree(self, verb: str, mine: dict[str, Any]) -> None:
         """Raise the same GraphError on every rank unless all give the same types."""
-        for rank, theirs in enumerate(all_ := self.allgather_obj(mine)):
+        all_, ranks = self.allgather_obj(mine), self._group.ranks
+        for rank, theirs in zip(ranks, all_, strict=True):
             for name in (*all_[0], *theirs):
                 here, there = (table.get(name, "nothing") for table in (all_[0], theirs))
                 if here != there:
                     raise GraphError(
-                        f"{verb}: {name!r} is {there} on rank {rank}, but {here} on rank 0"
+                        f"{verb}: {name!r} is {there} on rank {rank}, but {here} on rank {ranks[0]}"
                     )
 
     def _check_split(self, color: int, key: int) -> None:

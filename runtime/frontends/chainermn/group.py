@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from runtime.frontends.chainermn.messages import Bytes, Message, begun
-from runtime.transports.base import Ticket, Transport, require_same_calls
+from runtime.transports.base import Ticket, Transport
 from symgraph.core.errors import DTypeError, RunError
 from symgraph.core.types import Array
 
@@ -30,6 +30,25 @@ class Group(ABC):
 
     rank: int
     size: int
+    ranks: Sequence[int]  #: their numbers among all ranks, by which errors name them
+
+    def require_same(self, calls: Sequence[str]) -> None:
+        """Raise RunError unless all ranks have come to the same call; calls: by rank."""
+        for rank, call in zip(self.ranks, calls, strict=True):
+            if call != calls[0]:
+                raise RunError(
+                    f"rank {rank} calls {call}, but rank {self.ranks[0]} {calls[0]}: all ranks "
+                    "make the same calls, of the same types, in the same order"
+                )
+
+    def wrong_message(self, src: int, head: int, tag: int) -> RunError:
+        """Return the error for a tag that is not that of the next message of `src`."""
+        actual = "is of a collective call" if head == COLLECTIVE else f"has tag {head}"
+        wanted = "a collective call has begun" if tag == COLLECTIVE else f"tag {tag} is asked for"
+        return RunError(
+            f"rank {self.ranks[self.rank]}: the next message of rank {self.ranks[src]} {actual}, "
+            f"but {wanted}; receive messages in the order they are sent"
+        )
 
     @abstractmethod
     def send(self, message: Message, dst: int, tag: int) -> None:
@@ -109,22 +128,6 @@ def call_text(
     return text if dtype is None else f"{text} of {dtype}{shape}"
 
 
-DIFFERENT_CALLS = (
-    "rank {rank} calls {call}, but rank 0 {first}: all ranks make the same calls, of the same "
-    "types, in the same order"
-)
-
-
-def wrong_message(rank: int, src: int, head: int, tag: int) -> RunError:
-    """Return the error for a receiver whose tag is not that of the next message of `src`."""
-    actual = "is of a collective call" if head == COLLECTIVE else f"has tag {head}"
-    wanted = "a collective call has begun" if tag == COLLECTIVE else f"tag {tag} is asked for"
-    return RunError(
-        f"rank {rank}: the next message of rank {src} {actual}, but {wanted}; receive messages in "
-        "the order they are sent"
-    )
-
-
 def _whole_call(
     method: Callable[Concatenate[PeerGroup, Given], Result],
 ) -> Callable[Concatenate[PeerGroup, Given], Result]:
@@ -147,29 +150,29 @@ class PeerGroup(Group):
     ) -> None:
         """ranks: of the transport, all by default. numbers: counts the groups made so far."""
         self.transport = transport
-        self._ranks = tuple(ranks) or tuple(range(transport.size))
-        self.rank, self.size = self._ranks.index(transport.rank), len(self._ranks)
+        self.ranks = tuple(ranks) or tuple(range(transport.size))
+        self.rank, self.size = self.ranks.index(transport.rank), len(self.ranks)
         self._numbers = [0] if numbers is None else numbers
         self._number = self._numbers[0]  # the transport's tag
 
     @_whole_call
     def send(self, message: Message, dst: int, tag: int) -> None:
-        self.transport.waiting_for(f"a send to rank {dst} with tag {tag}")
+        self.transport.waiting_for(f"a send to rank {self.ranks[dst]} with tag {tag}")
         for ticket in self._post(message, dst, tag):
             ticket.wait()
 
     @_whole_call
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        self.transport.waiting_for(f"a receive from rank {src} with tag {tag}")
+        self.transport.waiting_for(f"a receive from rank {self.ranks[src]} with tag {tag}")
         return self._recv(src, tag, out)
 
     def _recv(self, src: int, tag: int, out: Array | None = None) -> Message:
-        there, number, receive = self._ranks[src], self._number, self.transport.recv
+        there, number, receive = self.ranks[src], self._number, self.transport.recv
         about = np.empty(2, np.int64)
         receive(about, there, number)
         size, head = about.tolist()
         if head != tag:
-            raise wrong_message(self.rank, src, head, tag)
+            raise self.wrong_message(src, head, tag)
         first: Bytes = np.empty(size, np.uint8)
         receive(first, there, number)
         message, rest = begun(first, out)
@@ -179,7 +182,7 @@ class PeerGroup(Group):
 
     @_whole_call
     def bcast(self, message: Message | None, root: int) -> Message:
-        self._meet(call_text("bcast", root))
+        self._meet(call_text("bcast", self.ranks[root]))
         return self._bcast(message, root)
 
     def _bcast(self, message: Message | None, root: int) -> Message:
@@ -197,7 +200,7 @@ class PeerGroup(Group):
         outgoing: Mapping[int, Message],
         sources: Sequence[int],
     ) -> list[Message]:
-        self._meet(call_text(kind, root))
+        self._meet(call_text(kind, root if root is None else self.ranks[root]))
         return self._swap(outgoing, sources)
 
     @_whole_call
@@ -208,7 +211,7 @@ class PeerGroup(Group):
 
     @_whole_call
     def reduce(self, array: Array, root: int) -> None:
-        self._meet(call_text("reduce", root, array.dtype, array.shape))
+        self._meet(call_text("reduce", self.ranks[root], array.dtype, array.shape))
         here = self.rank == root
         terms = self._swap({root: Message.of(array)}, range(self.size) if here else [])
         if here:
@@ -227,14 +230,14 @@ class PeerGroup(Group):
         rows = [m.data.tolist() for m in self._tell_all(mine)]
         self._numbers[0] = max(row[2] for row in rows) + 1
         same = sorted((row[1], r) for r, row in enumerate(rows) if row[0] == color)
-        return PeerGroup(self.transport, [self._ranks[r] for _, r in same], self._numbers)
+        return PeerGroup(self.transport, [self.ranks[r] for _, r in same], self._numbers)
 
     def _meet(self, text: str) -> None:
         """Let all ranks tell each other what they call; RunError if they differ."""
         self.transport.waiting_for(text)
         mine = Message.of(np.frombuffer(text.encode(), np.uint8))
         texts = [m.data.tobytes().decode() for m in self._tell_all(mine)]
-        require_same_calls(texts, DIFFERENT_CALLS)
+        self.require_same(texts)
 
     def _tell_all(self, message: Message) -> list[Message]:
         everyone = range(self.size)
@@ -242,7 +245,7 @@ class PeerGroup(Group):
 
     def _post(self, message: Message, dst: int, tag: int) -> list[Ticket]:
         """Start a message; return the tickets to wait for before its arrays may change."""
-        there, number, send = self._ranks[dst], self._number, self.transport.send
+        there, number, send = self.ranks[dst], self._number, self.transport.send
         first, rest = message.parts()
         send(np.array([first.size, tag]), there, number)
         send(first, there, number)

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 
 from partitioner.base.collectives import CollectiveLayout
-from runtime.frontends.chainermn.group import (
-    DIFFERENT_CALLS,
-    Group,
-    call_text,
-    summed_as,
-    wrong_message,
-)
+from runtime.frontends.chainermn.group import Group, call_text, summed_as
 from runtime.frontends.chainermn.messages import EAGER_BYTES, Bytes, Message, begun
-from runtime.transports.base import require_same_calls
 from runtime.transports.mpi.cluster import MpiContext
 from runtime.transports.mpi.collectives import start_collective
 from runtime.transports.mpi.meeting import Meeting, gather_bytes
@@ -42,7 +35,7 @@ class MpiGroup(Group):
         self._mpi, self._comm, self.waiter = context.mpi, context.comm, context.waiter
         self._byte, self._any_tag = context.mpi.BYTE, context.mpi.ANY_TAG
         self._until = self.waiter.until
-        self.rank, self.size = context.comm.rank, context.comm.size
+        self.rank, self.size, self.ranks = context.comm.rank, context.comm.size, context.ranks
         self._status = context.mpi.Status()
         self._splits = 0  # so far
         # What ranks say at a meeting: the call, a number per rank, and the terms of a small sum.
@@ -50,7 +43,7 @@ class MpiGroup(Group):
             self._comm,
             self.waiter,
             context.name,
-            context.ranks,
+            self.ranks,
             1 + self.size + BROUGHT_BYTES // 8,
             whom=whom,
         )
@@ -67,9 +60,9 @@ class MpiGroup(Group):
         requests = [self._comm.Isend([part, self._byte], dst, tag) for part in rest]
         for request, part in zip(requests, rest, strict=True):
             if not request.Test():
-                awaited = f"rank {dst} to take a message with tag {tag}"
-                needs = (self._context.ranks[dst],)
-                self._until(request.Test, awaited, needs, moving=part.nbytes)
+                place = self.ranks[dst]
+                awaited = f"rank {place} to take a message with tag {tag}"
+                self._until(request.Test, awaited, (place,), moving=part.nbytes)
 
     def recv(self, src: int, tag: int, out: Array | None = None) -> Message:
         message, rest = begun(self._take(src, tag), out)
@@ -79,7 +72,7 @@ class MpiGroup(Group):
 
     def bcast(self, message: Message | None, root: int) -> Message:
         first, rest = message.parts() if message is not None else (np.empty(0, np.uint8), [])
-        self._meet(_call("bcast", root), [first.size])
+        self._meet(_call("bcast", self.ranks[root]), [first.size])
         if message is None:
             first = np.empty(int(self._numbers[root, 0]), np.uint8)
         self._wait(self._comm.Ibcast(first, root), "bcast", first)
@@ -104,7 +97,7 @@ class MpiGroup(Group):
             parts = [message.packed() for message in outgoing.values()]
             sizes = {dst: part.size for dst, part in zip(outgoing, parts, strict=True)}
             row = [sizes.get(dst, 0) for dst in range(self.size)]
-        self._meet(_call(kind, root), row)
+        self._meet(_call(kind, root if root is None else self.ranks[root]), row)
         table = tuple(map(tuple, self._numbers.tolist()))
         layout = CollectiveLayout(kind, tuple(range(self.size)), table)
         arriving = [layout.column(self.rank)[src] for src in sources]
@@ -145,7 +138,7 @@ class MpiGroup(Group):
         wide = array.astype(summed_as(array.dtype), copy=False)
         here = self.rank == root
         given, into = (self._mpi.IN_PLACE, wide) if here else (wide, None)
-        self._meet(_call("reduce", root, wide.dtype, wide.shape))
+        self._meet(_call("reduce", self.ranks[root], wide.dtype, wide.shape))
         self._wait(self._comm.Ireduce(given, into, root=root), "reduce", wide)
         if here and wide is not array:
             array[...] = wide
@@ -167,7 +160,7 @@ class MpiGroup(Group):
                 "split: MPI makes no more communicators; make them once, before a loop, as none is "
                 "given back before the program ends"
             ) from error
-        old, ranks = self._comm.Get_group(), self._context.ranks
+        old, ranks = self._comm.Get_group(), self.ranks
         places = self._mpi.Group.Translate_ranks(comm.Get_group(), None, old)
         self._splits += 1
         name = f"{self._context.name}.{self._splits}.{color}"
@@ -210,7 +203,7 @@ class MpiGroup(Group):
             texts = gather_bytes(
                 self._comm, self._until, text.encode(), f"a complaint with {self._whom}"
             )
-            require_same_calls([t.decode() for t in texts], DIFFERENT_CALLS)
+            self.require_same([t.decode() for t in texts])
 
     def _wait(self, request: Any, verb: str, *buffers: Array) -> None:
         """Wait for a collective of these buffers to which all ranks have come."""
@@ -228,15 +221,17 @@ class MpiGroup(Group):
 
         found = arrived()
         if not found:
-            awaited = f"a message with tag {tag} of rank {src}"
-            found = self._until(arrived, awaited, (self._context.ranks[src],))
+            awaited = f"a message with tag {tag} of rank {self.ranks[src]}"
+            found = self._until(arrived, awaited, (self.ranks[src],))
         if status.tag != tag:
-            raise wrong_message(self.rank, src, status.tag, tag)
+            raise self.wrong_message(src, status.tag, tag)
         size = status.Get_count(self._byte)
         into: Bytes = np.empty(size, np.uint8) if out is None else out
         request = found.Irecv([into, self._byte])
         if not request.Test():
-            self._until(request.Test, f"the rest of a message of rank {src}", moving=size)
+            self._until(
+                request.Test, f"the rest of a message of rank {self.ranks[src]}", moving=size
+            )
         return into
 
 

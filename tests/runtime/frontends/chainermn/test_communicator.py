@@ -100,6 +100,43 @@ def test_a_wrong_tag_is_named():
     run_wrong(work, RunError, "the next message of rank 0 has tag 4, but tag 5 is asked for")
 
 
+@pytest.mark.parametrize(
+    ("work", "error", "match"),
+    [
+        (
+            lambda some: some.send(data(2), 1, tag=4) if some.rank == 0 else some.recv(0, tag=5),
+            RunError,
+            "rank 1: the next message of rank 2 has tag 4, but tag 5 is asked for",
+        ),
+        (
+            lambda some: some.bcast(data(1)) if some.rank == 0 else some.gather(data(1)),
+            RunError,
+            "rank 1 calls gather of root 2, but rank 2 bcast of root 2: all ranks",
+        ),
+        (
+            lambda some: some.recv(1 - some.rank, tag=5),
+            PeerFailed,
+            r"rank 1 waits for tag 1 from rank 2 \(a receive from rank 2 with tag 5\)\n",
+        ),
+        (
+            lambda some: some.multi_node_mean_grad({} if some.rank else {"w": data(2)}),
+            GraphError,
+            r"'w' is nothing on rank 1, but .* on rank 2",
+        ),
+    ],
+)
+def test_errors_name_ranks_by_their_numbers_among_all(work, error, match):
+    """In a communicator of ranks 2 and 1, in this order, and not by those in it and among all."""
+
+    def split(comm):
+        some = comm.split(int(comm.rank > 0), -comm.rank)
+        if comm.rank > 0:
+            work(some)
+
+    with ThreadCluster(3, timeout=30) as cluster, pytest.raises(error, match=match):
+        cluster.run(lambda end: split(create_communicator("naive", end)))
+
+
 def test_a_network_that_one_rank_does_not_describe_is_told_on_all():
     """A rank with nothing to add gave None, and ended in an AttributeError."""
     run_wrong(
