@@ -277,6 +277,23 @@ def test_copies_stay_equal_and_their_place_changes_no_bit():
     assert all(a.tobytes() == b.tobytes() for a, b in copies)
 
 
+def test_gradients_that_share_memory_are_summed_once():
+    """Two biases of one sum, as an LSTM's, with one micro-batch: theirs came out too large."""
+    found = []
+    for places in (cpu(0), [cpu(0), cpu(1)]):
+        with sg.name.NameManager(), AttrScope(ctx_group="a"):
+            x, y = (sym.Variable(n) for n in ("x", "y"))
+            both = [sym.FullyConnected(v, num_hidden=3, name=f"of_{v.name}") for v in (x, y)]
+            net = sym.MakeLoss(sym.square(both[0] + both[1]), name="loss")
+        with sg.mod.Module(net, ["x", "y"], None, group2ctxs={"a": places}) as module:
+            module.bind([("x", (6, 2)), ("y", (6, 2))])
+            module.init_params(sg.init.One())
+            module.init_optimizer(optimizer_params={"learning_rate": 0.1})
+            module.train_batch(sg.io.DataBatch([np.ones((6, 2)), np.ones((6, 2))]))
+            found.append(module.get_params()[0])
+    assert_equal_parameters(found[1], found[0])
+
+
 def test_the_sum_is_an_instruction_and_costs_time():
     with ThreadCluster(2) as cluster:
         made = session([cpu(0), cpu(1)], 2, cluster).plan

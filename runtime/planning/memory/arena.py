@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner import Partition
+from partitioner.base.aliasing import is_view
 from partitioner.base.types import PHASES, BodyKey
 from partitioner.memory.memory_layout import MemoryLayout, lay_out
 from partitioner.memory.memory_plan import early_messages
@@ -26,6 +27,7 @@ from runtime.planning.memory.tree_sum import Join, Keep, TreeSum
 from runtime.schedule.instructions import FREE, RECV, SEND
 from runtime.schedule.program import Program
 from symgraph.core.types import Value
+from symgraph.passes.replicate import copies_of
 
 Array = npt.NDArray[Any]
 
@@ -121,12 +123,12 @@ def reserve(
         grads: for every kind, parameter -> the value of its gradient.
         fixed: variables that have arrays of their own.
     """
-    one = len(kinds) == 1  # gradients of one micro-batch are not added up
+    one = len(kinds) == 1
     layouts = {
         kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
         for kind, partition in partitions.items()
     }
-    gradients = {k: {} if one else _completed(p, rank, grads[k]) for k, p in partitions.items()}
+    gradients = {k: _completed(p, rank, grads[k], one=one) for k, p in partitions.items()}
     early = {kind: early_messages(partition) for kind, partition in partitions.items()}
     touches = {kind: _touches(layout) for kind, layout in layouts.items()}
     lives, runs, came, end = _walk(programs, touches, kinds, early)
@@ -155,10 +157,32 @@ def reserve(
     return Arena(total, layouts, at, spans, scratch, sums, adding, totals, needs, free)
 
 
+def _alike(partition: Partition, grads: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the gradients of replicas whose memory is another's too, as of two biases of a sum.
+
+    Sums over replicas are made in place, so each needs an array of its own.
+    """
+    graph = partition.graph
+    replicas = {n for names in copies_of(graph).values() for n in names}
+    first: dict[Value, str] = {}
+    alike = {}
+    for name, value in grads.items():
+        owner = value
+        while is_view(node := graph[owner.node], graph):
+            owner = node.inputs[0]
+        if name in replicas and first.setdefault(owner, name) != name:
+            alike[name] = value
+    return alike
+
+
 def _completed(
-    partition: Partition, rank: int, grads: Mapping[str, Value]
+    partition: Partition, rank: int, grads: Mapping[str, Value], *, one: bool
 ) -> dict[BodyKey, dict[str, int]]:
-    """Return the gradients that each body of a rank completes: variable -> bytes."""
+    """Return the gradients to add up that each body of a rank completes: variable -> bytes.
+
+    Those of one micro-batch are only copied, where memory is shared.
+    """
+    grads = _alike(partition, grads) if one else grads
     names: dict[Value, list[str]] = {}
     for name, value in grads.items():
         names.setdefault(value, []).append(name)
