@@ -277,15 +277,29 @@ def test_copies_stay_equal_and_their_place_changes_no_bit():
     assert all(a.tobytes() == b.tobytes() for a, b in copies)
 
 
-def test_gradients_that_share_memory_are_summed_once():
-    """Two biases of one sum, as an LSTM's, with one micro-batch: theirs came out too large."""
+def two_biases(x: sg.Symbol, y: sg.Symbol) -> sg.Symbol:
+    """The gradients of both biases are that of the sum."""
+    return sum(sym.FullyConnected(v, num_hidden=3, name=f"of_{v.name}") for v in (x, y))
+
+
+def adapted_weight(x: sg.Symbol, y: sg.Symbol) -> sg.Symbol:
+    """The gradient of `weight` is also what another body reads for those of the others."""
+    with AttrScope(ctx_group="b"):
+        change = sym.dot(*(sym.Variable(f"{n}_weight", shape=(n, 2)) for n in (3, 2)))
+    weight = sym.Variable("weight", shape=(3, 2)) + change
+    return sym.FullyConnected(x + y, weight=weight, num_hidden=3, no_bias=True, name="fc")
+
+
+@pytest.mark.parametrize(("network", "groups"), [(two_biases, "a"), (adapted_weight, "ab")])
+def test_sums_over_replicas_leave_what_shares_their_memory(network, groups):
+    """With one micro-batch they are made in place; parameters got wrong updates."""
     found = []
     for places in (cpu(0), [cpu(0), cpu(1)]):
         with sg.name.NameManager(), AttrScope(ctx_group="a"):
-            x, y = (sym.Variable(n) for n in ("x", "y"))
-            both = [sym.FullyConnected(v, num_hidden=3, name=f"of_{v.name}") for v in (x, y)]
-            net = sym.MakeLoss(sym.square(both[0] + both[1]), name="loss")
-        with sg.mod.Module(net, ["x", "y"], None, group2ctxs={"a": places}) as module:
+            net = sym.MakeLoss(sym.square(network(sym.Variable("x"), sym.Variable("y"))))
+        with sg.mod.Module(
+            net, ["x", "y"], None, group2ctxs=dict.fromkeys(groups, places)
+        ) as module:
             module.bind([("x", (6, 2)), ("y", (6, 2))])
             module.init_params(sg.init.One())
             module.init_optimizer(optimizer_params={"learning_rate": 0.1})

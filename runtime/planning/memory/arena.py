@@ -10,17 +10,16 @@ from that run on, so that none has to wait for its end.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from partitioner import Partition
-from partitioner.base.aliasing import is_view
 from partitioner.base.types import PHASES, BodyKey
-from partitioner.memory.memory_layout import MemoryLayout, lay_out
+from partitioner.memory.memory_layout import MemoryLayout, lay_out, turn
 from partitioner.memory.memory_plan import early_messages
 from partitioner.memory.packing import Need, pack
 from runtime.planning.memory.tree_sum import Join, Keep, TreeSum
@@ -116,8 +115,7 @@ def reserve(
     """Plan the memory for programs of one rank that run one after the other, as one step.
 
     Args:
-        programs: the programs.
-        rank: the rank.
+        programs, rank: the programs, and the rank.
         partitions: the cut graph of every kind of micro-batch.
         kinds: the kind of each micro-batch.
         grads: for every kind, parameter -> the value of its gradient.
@@ -128,7 +126,8 @@ def reserve(
         kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
         for kind, partition in partitions.items()
     }
-    gradients = {k: _completed(p, rank, grads[k], one=one) for k, p in partitions.items()}
+    added = _copied(partitions, rank, grads, layouts) if one else grads
+    gradients = {k: _completed(p, rank, added[k]) for k, p in partitions.items()}
     early = {kind: early_messages(partition) for kind, partition in partitions.items()}
     touches = {kind: _touches(layout) for kind, layout in layouts.items()}
     lives, runs, came, end = _walk(programs, touches, kinds, early)
@@ -157,44 +156,62 @@ def reserve(
     return Arena(total, layouts, at, spans, scratch, sums, adding, totals, needs, free)
 
 
-def _alike(partition: Partition, grads: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the gradients of replicas whose memory is another's too, as of two biases of a sum.
+def _copied(
+    partitions: Mapping[Kind, Partition],
+    rank: int,
+    grads: Mapping[Kind, Mapping[str, Value]],
+    layouts: Mapping[Kind, MemoryLayout],
+) -> dict[Kind, dict[str, Value]]:
+    """Return the gradients of one micro-batch that have to be copied to arrays of their own.
 
-    Sums over replicas are made in place, so each needs an array of its own.
+    Sums over replicas are made in place. So they are those of replicas whose memory is needed for
+    something else too: two biases of a sum share theirs, and a later body may read what is also a
+    gradient.
     """
-    graph = partition.graph
-    replicas = {n for names in copies_of(graph).values() for n in names}
-    first: dict[Value, str] = {}
-    alike = {}
-    for name, value in grads.items():
-        owner = value
-        while is_view(node := graph[owner.node], graph):
-            owner = node.inputs[0]
-        if name in replicas and first.setdefault(owner, name) != name:
-            alike[name] = value
-    return alike
+    return {k: _shared(p, rank, grads[k], layouts[k]) for k, p in partitions.items()}
 
 
-def _completed(
-    partition: Partition, rank: int, grads: Mapping[str, Value], *, one: bool
-) -> dict[BodyKey, dict[str, int]]:
-    """Return the gradients to add up that each body of a rank completes: variable -> bytes.
+def _shared(
+    partition: Partition, rank: int, grads: Mapping[str, Value], layout: MemoryLayout
+) -> dict[str, Value]:
+    replicas = {n for names in copies_of(partition.graph).values() for n in names}
+    at = {
+        name: (key, value, layout.places[key.stage, value].root)
+        for key, name, value in (_results(partition, rank, grads) if replicas else ())
+    }
+    gradients = Counter(number for _, _, number in at.values())
+    shared = {}
+    for name, (key, value, number) in at.items():
+        root = layout.roots[number]
+        others = gradients[number] > 1 or root.fixed or root.messages or root.sends
+        if name in replicas and (others or max(root.bodies, key=turn) != key):
+            shared[name] = value
+    return shared
 
-    Those of one micro-batch are only copied, where memory is shared.
-    """
-    grads = _alike(partition, grads) if one else grads
+
+def _results(
+    partition: Partition, rank: int, grads: Mapping[str, Value]
+) -> Iterator[tuple[BodyKey, str, Value]]:
+    """Yield the gradients that each body of a rank completes."""
     names: dict[Value, list[str]] = {}
     for name, value in grads.items():
         names.setdefault(value, []).append(name)
-    return {
-        key: {
-            name: partition.graph.type_of(v).nbytes
-            for v in body.results
-            for name in names.get(v, ())
-        }
-        for key, body in partition.bodies.items()
-        if partition.rank(key) == rank
+    for key, body in partition.bodies.items():
+        if partition.rank(key) == rank:
+            for value in body.results:
+                yield from ((key, name, value) for name in names.get(value, ()))
+
+
+def _completed(
+    partition: Partition, rank: int, grads: Mapping[str, Value]
+) -> dict[BodyKey, dict[str, int]]:
+    """Return the gradients to add up that each body of a rank completes: variable -> bytes."""
+    completed: dict[BodyKey, dict[str, int]] = {
+        key: {} for key in partition.bodies if partition.rank(key) == rank
     }
+    for key, name, value in _results(partition, rank, grads):
+        completed[key][name] = partition.graph.type_of(value).nbytes
+    return completed
 
 
 def _walk(
