@@ -187,7 +187,8 @@ def numpy_product(x: Array, y: Array, out: Array, row: Array | None = None) -> B
     if len(x) in SLOW_ROWS and y.strides[0] == y.itemsize < y.strides[1]:
         return BoundCall(_by_numpy, (_turned, x, y, out, row))
     bound = bound_gemm(_numpy_functions(), x, y, out, row)
-    return bound or BoundCall(_by_numpy, (np.dot, x, y, out, row))
+    multiply = np.dot if out.flags.c_contiguous else np.matmul  # dot needs whole rows
+    return bound or BoundCall(_by_numpy, (multiply, x, y, out, row))
 
 
 def _turned(x: Array, y: Array, out: Array) -> None:

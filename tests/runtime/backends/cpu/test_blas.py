@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.backends.cpu import blas
 from runtime.backends.cpu.blas import BACK_ENDS
 from runtime.backends.device.processor import limit_blas
 
@@ -59,6 +60,15 @@ def test_a_row_is_added_to_every_row(rows, units, name, rng):
     function(*args)
     np.testing.assert_allclose(room[:, :units], x @ weight.T + row, rtol=1e-5, atol=1e-5)
     assert not room[:, units:].any()
+
+
+def test_numpys_library_may_be_any(monkeypatch, rng):
+    """Into a part of a larger matrix, where numpy is not that of its wheels: dot refused it."""
+    monkeypatch.setattr(blas, "_numpy_functions", dict)
+    x, y, row, room = (numbers(rng, shape) for shape in ((70, 9), (9, 33), (33,), (70, 36)))
+    function, args = blas.numpy_product(x, y, room[:, :33], row)
+    function(*args)
+    np.testing.assert_allclose(room[:, :33], x @ y + row, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
