@@ -13,7 +13,7 @@ from runtime.backends.cpu import updates as cpu_updates
 from runtime.backends.cuda import updates as cuda_updates
 from runtime.backends.device.table import Step
 from symgraph.core.types import Array
-from symgraph.frontend.optimizer import SGD, Adam, Optimizer, sum_of_squares
+from symgraph.frontend.optimizer import SGD, Adam, AdamW, Optimizer, sum_of_squares
 
 FLOATS = (np.float32, np.float64)
 
@@ -57,11 +57,11 @@ def step_of(
 ) -> Step | None:
     """Return a parameter's update number `count`; None: it is by `optimizer.apply`.
 
-    Those of SGD and Adam have kernels.
+    Those of SGD, Adam and AdamW have kernels.
     """
     kind, number = type(optimizer), weight.dtype.type
     writeable = xp is not np or all(array.flags.writeable for array in (weight, *state.values()))
-    whole = kind in (SGD, Adam) and weight.dtype in FLOATS and writeable
+    whole = kind in (SGD, Adam, AdamW) and weight.dtype in FLOATS and writeable
     if not whole or not isinstance(optimizer, SGD | Adam):
         return None
     optimizer.check(name, weight, grad, state, count)
@@ -70,7 +70,8 @@ def step_of(
     formula, settings = "sgd", [limit]
     if isinstance(optimizer, Adam):
         betas = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
-        formula, settings = "adam", [limit, *betas, optimizer.epsilon]
+        settings = [limit, *betas, optimizer.epsilon_at(count)]
+        formula = "adamw" if isinstance(optimizer, AdamW) else "adam"
     elif state:
         formula, settings = "momentum", [limit, optimizer.momentum]
     flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]

@@ -166,8 +166,8 @@ class TrainConfig(Section):
     """How the weights are updated, and for how long: until the first limit is reached."""
 
     optimizer: str = "sgd"
-    """Update rule: sgd, nag, signum, sgld, adam, adamax, nadam, rmsprop, adagrad, adadelta, ftrl,
-    ftml or lamb."""
+    """Update rule: sgd, nag, signum, sgld, adam, adamw, adamax, nadam, rmsprop, adagrad, adadelta,
+    ftrl, ftml or lamb."""
     learning_rate: Positive | None = None
     """Learning rate, before any lr_schedule; null: the optimizer's default."""
     momentum: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0

@@ -5,7 +5,15 @@ May import core and frontend's own files.
 Start reading: base.py, then rule.py; registry.py has them by name.
 """
 
-from symgraph.frontend.optimizer.adaptive import AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
+from symgraph.frontend.optimizer.adaptive import (
+    AdaDelta,
+    AdaGrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Nadam,
+    RMSProp,
+)
 from symgraph.frontend.optimizer.base import Optimizer
 from symgraph.frontend.optimizer.descent import NAG, SGD, SGLD, Signum
 from symgraph.frontend.optimizer.leaders import FTML, LAMB, Ftrl
@@ -25,6 +33,7 @@ __all__ = [
     "AdaDelta",
     "AdaGrad",
     "Adam",
+    "AdamW",
     "Adamax",
     "Ftrl",
     "Nadam",

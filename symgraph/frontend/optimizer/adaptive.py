@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
@@ -63,6 +64,10 @@ class Adam(_Adaptive):
     def _correction(self, update_count: int) -> float:
         return math.sqrt(1.0 - self.beta2**update_count) / (1.0 - self.beta1**update_count)
 
+    def epsilon_at(self, update_count: int) -> float:
+        """Return what is added to sqrt(var) at an update."""
+        return self.epsilon
+
     def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
         w, g, s, spare = block
         mean, var = s["mean"], s["var"]
@@ -70,10 +75,37 @@ class Adam(_Adaptive):
         g *= g
         average(xp, var, g, self.beta2, spare)
         xp.sqrt(var, out=spare)
-        spare += self.epsilon
+        spare += self.epsilon_at(now.t)
         xp.divide(mean, spare, out=g)
         g *= now.lr
         w -= g
+
+
+@dataclass
+class AdamW(Adam):
+    """Adam whose weight decay is not in its averages (`torch.optim.AdamW`; arXiv:1711.05101).
+
+    mean = beta1 * mean + (1 - beta1) * clip(g);  var = beta2 * var + (1 - beta2) * clip(g)**2
+    d = mean / (1 - beta1**t) / (sqrt(var / (1 - beta2**t)) + epsilon)
+    w = w - lr * wd * w - lr * d
+    """
+
+    DECAY: ClassVar[str] = APART
+
+    def epsilon_at(self, update_count: int) -> float:
+        return self.epsilon * math.sqrt(1.0 - self.beta2**update_count)
+
+    def step_rates(
+        self, name: str, update_count: int, attrs: Mapping[str, str]
+    ) -> tuple[float, float]:
+        """Return the learning rate, corrected for this update, and the share that decays."""
+        rate, decay = self.rates(name, update_count, attrs)
+        return rate * self._correction(update_count), rate * decay
+
+    def _step(self, xp: ModuleType, block: Block, now: Now) -> None:
+        xp.multiply(block.w, now.wd, out=block.spare)
+        block.w[...] -= block.spare
+        super()._step(xp, block, now)
 
 
 @dataclass

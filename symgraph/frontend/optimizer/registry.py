@@ -7,7 +7,15 @@ from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from symgraph.core.errors import ConfigError, nearest
-from symgraph.frontend.optimizer.adaptive import AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
+from symgraph.frontend.optimizer.adaptive import (
+    AdaDelta,
+    AdaGrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Nadam,
+    RMSProp,
+)
 from symgraph.frontend.optimizer.base import Optimizer
 from symgraph.frontend.optimizer.descent import NAG, SGD, SGLD, Signum
 from symgraph.frontend.optimizer.leaders import FTML, LAMB, Ftrl
@@ -20,6 +28,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
         SGD,
         NAG,
         Adam,
+        AdamW,
         RMSProp,
         AdaDelta,
         AdaGrad,

@@ -25,6 +25,7 @@ from symgraph.frontend.optimizer import (
     AdaGrad,
     Adam,
     Adamax,
+    AdamW,
     Ftrl,
     Nadam,
     Optimizer,
@@ -39,6 +40,7 @@ EACH = [
     NAG(),
     NAG(momentum=0.8),
     Adam(),
+    AdamW(),
     RMSProp(),
     RMSProp(centered=True),
     AdaGrad(0.5),
@@ -71,6 +73,14 @@ def adam(w, g, s, t, lr, wd, clip, beta1=0.9, beta2=0.999, epsilon=1e-8):
     return w - rate * s["m"] / (np.sqrt(s["v"]) + epsilon)
 
 
+def adamw(w, g, s, t, lr, wd, clip, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    d = clip(g)
+    s["m"] = beta1 * s.get("m", 0) + (1 - beta1) * d
+    s["v"] = beta2 * s.get("v", 0) + (1 - beta2) * d**2
+    mean, var = s["m"] / (1 - beta1**t), s["v"] / (1 - beta2**t)
+    return (1 - lr * wd) * w - lr * mean / (np.sqrt(var) + epsilon)
+
+
 def rmsprop(w, g, s, t, lr, wd, clip, gamma1=0.9, gamma2=0.9, epsilon=1e-8, centered=False):
     d = clip(g + wd * w)
     s["n"] = gamma1 * s.get("n", 0) + (1 - gamma1) * d**2
@@ -88,6 +98,8 @@ CASES = [
     (NAG, nag, {"momentum": 0.7}),
     (Adam, adam, {}),
     (Adam, adam, {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3}),
+    (AdamW, adamw, {}),
+    (AdamW, adamw, {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3}),
     (RMSProp, rmsprop, {}),
     (RMSProp, rmsprop, {"gamma1": 0.7, "epsilon": 1e-3}),
     (RMSProp, rmsprop, {"centered": True}),
@@ -137,7 +149,8 @@ def mxnet():
 def test_updates_are_mxnets(mxnet):
     """The weight after each of four updates, through MXNet's own call."""
     keys = [key for key in mxnet if key.count("/") == 2]
-    assert {key.split("/")[0] for key in keys} == OPTIMIZERS.keys() - {"ccsgd", "sgld", "faulty"}
+    others = {"adamw", "ccsgd", "sgld", "faulty"}
+    assert {key.split("/")[0] for key in keys} == OPTIMIZERS.keys() - others
     for key in keys:
         made = optimizer.create(key.split("/")[0], **json.loads(str(mxnet[f"{key}/settings"])))
         updater, weight = optimizer.get_updater(made), nd.array(mxnet["weight"])

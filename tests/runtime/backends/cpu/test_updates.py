@@ -40,6 +40,7 @@ def test_the_norm_of_what_has_diverged():
         ("nag", {"momentum": 0.9}),
         ("adam", {}),
         ("adam", {"beta1": 0.5, "epsilon": 0.1}),
+        ("adamw", {"beta1": 0.5, "epsilon": 0.1}),
         ("rmsprop", {}),
     ],
 )

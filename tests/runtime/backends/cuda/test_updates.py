@@ -70,6 +70,7 @@ def test_the_norm_of_what_has_diverged(cupy):
         ("nag", {"momentum": 0.9}),
         ("adam", {}),
         ("adam", {"beta1": 0.5, "epsilon": 0.1}),
+        ("adamw", {"beta1": 0.5, "epsilon": 0.1}),
     ],
 )
 def test_updates_are_the_optimizers(cupy, name, settings, decay, clip, dtype):
