@@ -70,8 +70,8 @@ def step_of(
     formula, settings = "sgd", [limit]
     if isinstance(optimizer, Adam):
         betas = optimizer.beta1, optimizer.beta2, 1 - optimizer.beta1, 1 - optimizer.beta2
-        settings = [limit, *betas, optimizer.epsilon_at(count)]
-        formula = "adamw" if isinstance(optimizer, AdamW) else "adam"
+        apart = isinstance(optimizer, AdamW)  # the decay, from the gradient
+        formula, settings = "adam", [limit, *betas, optimizer.epsilon_at(count), apart]
     elif state:
         formula, settings = "momentum", [limit, optimizer.momentum]
     flat = [a.reshape(-1) for a in (weight, grad, *map(state.__getitem__, optimizer.slots()))]

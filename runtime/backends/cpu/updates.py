@@ -81,10 +81,13 @@ def _adam(
     rest1: Any,
     rest2: Any,
     epsilon: Any,
+    apart: Any,
 ) -> None:
     for j in range(len(w)):
         g = grad[j] * scale
-        if decay != 0:
+        if apart != 0:
+            w[j] -= w[j] * decay
+        elif decay != 0:
             g += w[j] * decay
         g = clip if g > clip else -clip if g < -clip else g
         m = mean[j] * beta1 + g * rest1
@@ -93,30 +96,4 @@ def _adam(
         w[j] -= m / (np.sqrt(v) + epsilon) * rate
 
 
-@jit_exact
-def _adamw(
-    w: Array,
-    grad: Array,
-    mean: Array,
-    var: Array,
-    rate: Any,
-    decay: Any,
-    scale: Any,
-    clip: Any,
-    beta1: Any,
-    beta2: Any,
-    rest1: Any,
-    rest2: Any,
-    epsilon: Any,
-) -> None:
-    for j in range(len(w)):
-        g = grad[j] * scale
-        g = clip if g > clip else -clip if g < -clip else g
-        m = mean[j] * beta1 + g * rest1
-        v = var[j] * beta2 + g * g * rest2
-        mean[j], var[j] = m, v
-        x = w[j] - w[j] * decay
-        w[j] = x - m / (np.sqrt(v) + epsilon) * rate
-
-
-STEPS = {"sgd": _sgd, "momentum": _momentum, "adam": _adam, "adamw": _adamw}
+STEPS = {"sgd": _sgd, "momentum": _momentum, "adam": _adam}

@@ -34,35 +34,20 @@ extern "C" __global__ void momentum(
 
 extern "C" __global__ void adam(
     const i64* table, real rate, real decay, real scale, real clip,
-    real beta1, real beta2, real rest1, real rest2, real epsilon
+    real beta1, real beta2, real rest1, real rest2, real epsilon, real apart
 ) {
     const i64* row = table + 5 * (i64)blockIdx.x;
     real *w = (real*)row[0], *mean = (real*)row[2], *var = (real*)row[3];
     const real* grad = (const real*)row[1];
     for (i64 j = threadIdx.x; j < row[4]; j += blockDim.x) {
         real g = grad[j] * scale;
-        if (decay != 0) g += w[j] * decay;
+        if (apart != 0) w[j] -= w[j] * decay;
+        else if (decay != 0) g += w[j] * decay;
         g = clipped(g, clip);
         const real m = mean[j] * beta1 + g * rest1, v = var[j] * beta2 + g * g * rest2;
         mean[j] = m;
         var[j] = v;
         w[j] -= m / (sqrt(v) + epsilon) * rate;
-    }
-}
-
-extern "C" __global__ void adamw(
-    const i64* table, real rate, real decay, real scale, real clip,
-    real beta1, real beta2, real rest1, real rest2, real epsilon
-) {
-    const i64* row = table + 5 * (i64)blockIdx.x;
-    real *w = (real*)row[0], *mean = (real*)row[2], *var = (real*)row[3];
-    const real* grad = (const real*)row[1];
-    for (i64 j = threadIdx.x; j < row[4]; j += blockDim.x) {
-        const real g = clipped(grad[j] * scale, clip);
-        const real m = mean[j] * beta1 + g * rest1, v = var[j] * beta2 + g * g * rest2;
-        mean[j] = m;
-        var[j] = v;
-        w[j] = w[j] - w[j] * decay - m / (sqrt(v) + epsilon) * rate;
     }
 }
 

@@ -86,7 +86,7 @@ class BoundCall(NamedTuple):
 class Step(NamedTuple):
     """A parameter's update, complete but for the factor of this step's gradients."""
 
-    #: The formula: `sgd`, `momentum`, `adam` or `adamw`.
+    #: The formula: `sgd`, `momentum` or `adam`.
     formula: str
     #: Flat arrays: the parameter, its gradient and the optimizer's state.
     flat: Sequence[Array]

@@ -86,7 +86,7 @@ def do(options: argparse.Namespace) -> int:
         return _measure_machine(options)
     if options.config is None:
         raise ConfigError("which config? e.g. python -m symgraph.run examples/lstm_lm.yaml")
-    reads = options.predict or not any(getattr(options, mode) for mode in MODES)
+    reads = _mode(options) in ("predict", TRAIN)
     load = partial(load_config, schedules=SCHEDULES, strategies=STRATEGIES, synthetic=not reads)
     if options.compare:
         return _run(lambda: _candidates(options, load), options, _compare)

@@ -203,7 +203,7 @@ class ModuleBinding:
         )
 
     def _network_options(self, data: Sequence[DataDesc]) -> Options:
-        """How to plan a network: as the module says, or like the leader, or like the first one.
+        """Return the options of a network: the module's, the leader's, or those of the first one.
 
         A later network of fewer samples than micro-batches has one sample in each.
         """

@@ -236,11 +236,12 @@ def test_an_archive_appears_when_it_is_whole(tmp_path):
         assert file["b"].shape == (3, 0)
 
 
-@pytest.mark.parametrize(
-    "rows", [200, 1]
-)  # of 8 bytes: too many as rows, or with the archive's heads
+@pytest.mark.parametrize("rows", [200, 1])
 def test_an_archive_for_which_there_is_no_room_is_named(tmp_path, rows):
-    """It was "6144 requested and 0 written", and nothing said of what."""
+    """It was "6144 requested and 0 written", and nothing said of what.
+
+    A row has 8 bytes: 200 are too many by themselves, and one is with the archive's heads.
+    """
 
     def write():
         with NpzWriter(tmp_path / "out.npz") as writer:
