@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from partitioner.base.aliasing import is_view
 from partitioner.base.exchanges import find_exchanges
 from partitioner.base.node_bodies import SUM, assign_bodies
 from partitioner.base.segments import time_segments
@@ -151,6 +152,21 @@ def _lasts(
     return lasts
 
 
+def _views_early(nodes: list[Node], graph: Graph) -> list[Node]:
+    """Put views, which cost nothing, right behind what they view, so that it is read earlier."""
+    names = {node.name for node in nodes}
+    behind: dict[str, list[Node]] = {}
+    for node in nodes:
+        viewed = node.inputs[0].node if len(node.inputs) == 1 and is_view(node, graph) else ""
+        behind.setdefault(viewed if viewed in names else "", []).append(node)
+    ordered: list[Node] = []
+    waiting = behind.get("", [])[::-1]
+    while waiting:
+        ordered.append(waiting.pop())
+        waiting += behind.get(ordered[-1].name, [])[::-1]
+    return ordered
+
+
 def _body(
     key: BodyKey,
     nodes: list[Node],
@@ -161,7 +177,7 @@ def _body(
 ) -> Body:
     imports: dict[str, Value] = {}
     inside: list[Node] = []
-    for node in nodes:
+    for node in _views_early(nodes, graph):
         for value in node.inputs:
             if body_of[value.node] != key and str(value) not in imports:
                 imports[str(value)] = value

@@ -13,12 +13,13 @@ are scratch: their roots are packed by when the body's calls need them, and free
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,8 @@ from symgraph.core.registry import find
 from symgraph.core.types import TensorType, Value
 
 PHASE_ORDER = {FORWARD: 0, BACKWARD: 1, INPUT: 1, WEIGHT: 2}
+NONE: frozenset[Value] = frozenset()
+NO_GRADIENTS: Mapping[str, Value] = MappingProxyType({})
 Key = tuple[int, Value]  # a stage, and a value that it has
 
 
@@ -67,6 +70,7 @@ class MemoryLayout:
     roots: tuple[Root, ...]
     scratch: Mapping[BodyKey, int]  #: body -> bytes
     scratch_at: Mapping[int, int]  #: scratch root -> its offset in the body's scratch
+    added: frozenset[Value]  #: gradients that are added to partial sums as soon as they are made
 
     @cached_property
     def touched(self) -> Mapping[BodyKey, tuple[int, ...]]:
@@ -86,7 +90,9 @@ def lay_out(
     partition: Partition,
     rank: int,
     fixed: Collection[str] = (),
-    lasting: Collection[Value] = (),
+    grads: Mapping[str, Value] = NO_GRADIENTS,
+    *,
+    several: bool = False,
 ) -> MemoryLayout:
     """Lay out the memory of one rank.
 
@@ -96,11 +102,16 @@ def lay_out(
         partition: the cut graph.
         rank: whose memory.
         fixed: variables that have their own arrays; other variables are copied in.
-        lasting: values that are read after the last run.
+        grads: variable -> the value of its gradient.
+        several: whether a step has several micro-batches, so that each gradient is added to a
+            partial sum as soon as it is made; of one micro-batch, gradients stay after the last
+            run.
     """
     rank_bodies = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
     fed = {n.name for b in rank_bodies for n in b.graph.variables if n.name not in b.imports}
-    key = rank, frozenset(fed.intersection(fixed)), frozenset(lasting)
+    asked = frozenset(grads.values())
+    lasting, added = (NONE, _only_added(partition, grads)) if several else (asked, NONE)
+    key = rank, frozenset(fed.intersection(fixed)), lasting, added
     known = _LAYOUTS.setdefault(partition, {})
     if key not in known:
         bodies = sorted(rank_bodies, key=lambda b: turn(b.key))
@@ -110,6 +121,13 @@ def lay_out(
         builder.write_over()
         known[key] = builder.finish()
     return known[key]
+
+
+def _only_added(partition: Partition, grads: Mapping[str, Value]) -> frozenset[Value]:
+    """Return the gradients that are not outputs of the network too."""
+    times = Counter(partition.graph.outputs)
+    times.subtract(grads.values())
+    return frozenset([value for value in grads.values() if times[value] <= 0])
 
 
 def turn(key: BodyKey) -> tuple[int, int, tuple[int, int, int]]:
@@ -172,8 +190,10 @@ class _Builder:
         bodies: list[Body],
         fixed: frozenset[str],
         lasting: frozenset[Value],
+        added: frozenset[Value],
     ) -> None:
-        self.partition, self.bodies, self.fixed, self.lasting = partition, bodies, fixed, lasting
+        self.partition, self.bodies, self.fixed = partition, bodies, fixed
+        self.lasting, self.added = lasting, added
         self.edges = {(e.dst.stage, e.value): e for e in partition.edges}
         self.parent: list[tuple[int, int] | None] = []
         self.name: list[str | None] = []  # the variable of a fixed root
@@ -353,7 +373,7 @@ class _Builder:
             for key, (root, offset) in self.places.items()
         }
         scratch, scratch_at = self._scratch(roots, inside.values())
-        return MemoryLayout(places, roots, scratch, scratch_at)
+        return MemoryLayout(places, roots, scratch, scratch_at, self.added)
 
     def _root(self, root: int, keys: list[Key], low: int, sent: Mapping[Key, BodyKey]) -> Root:
         size = max(self.places[k].offset + self.size(k) for k in keys) - low
@@ -371,7 +391,7 @@ class _Builder:
         self, roots: tuple[Root, ...], inside: Iterable[list[Key]]
     ) -> tuple[dict[BodyKey, int], dict[int, int]]:
         ends = {b.key: len(b.graph) for b in self.bodies}
-        results = {b.key: {*b.results, *_next_states(b)} for b in self.bodies}
+        results = {b.key: {*b.results, *_next_states(b)} - self.added for b in self.bodies}
         needs: dict[BodyKey, list[Need]] = {b.key: [] for b in self.bodies}
         numbers: dict[BodyKey, list[int]] = {b.key: [] for b in self.bodies}
         for number, (root, keys) in enumerate(zip(roots, inside, strict=True)):

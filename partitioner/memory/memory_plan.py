@@ -14,10 +14,8 @@ from types import MappingProxyType
 
 from partitioner.base.types import FORWARD, BodyKey, Partition
 from partitioner.cutting.replicas import own_pieces, piece_bytes, scratch_bytes
-from partitioner.memory.memory_layout import MemoryLayout, Root, lay_out, turn
+from partitioner.memory.memory_layout import NO_GRADIENTS, MemoryLayout, Root, lay_out, turn
 from symgraph.core.types import Value
-
-NO_GRADIENTS: Mapping[str, Value] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def plan_memory(
     asked = frozenset(grads.values())
     bodies: dict[BodyKey, BodyMemory] = {}
     for rank in range(partition.ranks):
-        layout = lay_out(partition, rank, parameters, () if several else asked)
+        layout = lay_out(partition, rank, parameters, grads, several=several)
         bodies |= _bodies(partition, rank, layout)
     sums = {
         key: sum(graph.type_of(v).nbytes for v in body.results if v in asked)

@@ -46,6 +46,8 @@ class BoundBody(NamedTuple):
     steps: tuple[Call, ...]
     #: Outputs of the whole graph.
     results: tuple[tuple[Value, Array], ...]
+    #: Gradients to add to partial sums before the next step, and how many steps come before.
+    added: tuple[tuple[Value, int], ...]
     #: Auxiliary states and their next values.
     states: tuple[tuple[str, Array], ...]
 
@@ -209,43 +211,62 @@ class Binder:
                 for value, type_ in zip(values, node.types, strict=True)
             ]
 
-        def arrays_of(values: Sequence[Value]) -> tuple[Array, ...]:
-            return tuple([found[v.node][v.index] for v in values])
-
         fed = [
             (n.name, found[n.name][0])
             for n in body.graph.variables
             if n.name not in body.imports and n.name not in self.arrays
         ]
+        passing = {v.node for v in body.results if v in self.layout.added}
         steps: list[Call] = []
+        added: list[tuple[Value, int]] = []
+        unjoined: list[Call] = []
+        for node, made in self._calls(body, found):
+            unjoined += made
+            if node.name in passing:
+                steps += self._joined(unjoined)
+                unjoined = []
+                there = (v for v in body.results if v.node == node.name)
+                added += [(v, len(steps)) for v in there if v in self.layout.added]
+        return BoundBody(
+            body.key,
+            tuple(fed),
+            (*steps, *self._joined(unjoined)),
+            tuple([(v, found[v.node][v.index]) for v in body.results]),
+            tuple(added),
+            tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
+        )
+
+    def _calls(
+        self, body: Body, found: Mapping[str, list[Array]]
+    ) -> Iterator[tuple[Node, Iterable[Call]]]:
+        """Yield the nodes of a body with their calls; found: the arrays of each node."""
+
+        def arrays_of(values: Sequence[Value]) -> tuple[Array, ...]:
+            return tuple([found[v.node][v.index] for v in values])
+
         direct = {} if self.watch or not self.device.is_host else direct_casts(body.graph, found)
         done, joined = {*self.unread}, NO_JOINS
         if not (self.device.is_host or self.watch):
             joined = joins(body.graph, found, body.results)
             done |= joined.done
         for node in body.graph:
+            made: Iterable[Call] = ()
             if not node.is_variable and node.name not in done:
                 ins = arrays_of(joined.inputs.get(node.name, node.inputs))
                 outs = tuple(found[node.name])
-                made: Iterable[Call] = ()
                 if cast := direct.get(node.name, ""):
                     made = [*self._steps(body, node, ins, tuple(found[cast]), rounds=True)]
                 if made:
                     done.add(cast)
                 else:
                     made = self._steps(body, node, ins, outs)
-                steps += (
-                    made if self.watch is None else watched(self.watch, body, node, made, ins, outs)
-                )
-        return BoundBody(
-            body.key,
-            tuple(fed),
-            self._joined(steps) if self.watch is None else tuple(steps),
-            tuple([(v, found[v.node][v.index]) for v in body.results]),
-            tuple([(name, found[v.node][v.index]) for name, v in next_states(body)]),
-        )
+                if self.watch is not None:
+                    made = watched(self.watch, body, node, made, ins, outs)
+            yield node, made
 
     def _joined(self, steps: Sequence[Call]) -> tuple[Call, ...]:
+        if self.watch is not None:
+            return tuple(steps)
         return joined(chained(steps)) if self.device.is_host else chained(steps)
 
     def _steps(

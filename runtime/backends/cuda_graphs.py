@@ -163,10 +163,8 @@ def last_conflicts(steps: Sequence[Call]) -> list[int]:
     return found
 
 
-def replayed(
-    device: Device, context: CallContext, body: BoundBody, adding: Sequence[Call]
-) -> tuple[BoundBody, list[Call]]:
-    """Return the same run with all calls, the sums included, captured as one."""
+def replayed(device: Device, context: CallContext, body: BoundBody) -> BoundBody:
+    """Return the same run with all calls captured as one."""
     first = FIRST if body.key.phase == FORWARD else 0
-    replay = CapturedRun(device, context, (*body.steps, *adding), first)
-    return body._replace(steps=(Call(str(body.key), replay, ()),)), []
+    replay = CapturedRun(device, context, body.steps, first)
+    return body._replace(steps=(Call(str(body.key), replay, ()),))

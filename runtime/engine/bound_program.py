@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from partitioner.base.types import FORWARD, BodyKey, CommEdge
@@ -43,7 +43,7 @@ from runtime.schedule.instructions import (
     Update,
 )
 from runtime.schedule.program import Program, Schedule
-from symgraph.core.types import Array, TensorType
+from symgraph.core.types import Array, TensorType, Value
 from symgraph.passes.replicate import copies_of
 
 Call = Callable[[], None]
@@ -147,12 +147,11 @@ class Bind:
             return partial(rank.finish, instruction)
         mb = instruction.mb
         if isinstance(instruction, Run):
-            body = self._body(instruction.key, mb)
-            run = body, self._adding(body, mb)
-            timed = None if rank.stopwatch is None else rank.stopwatch.watch(*run, mb)
+            body = self._with_sums(self._body(instruction.key, mb), mb)
+            timed = None if rank.stopwatch is None else rank.stopwatch.watch(body, mb)
             if not rank.device.is_host and rank.watch is None:
-                run = replayed(rank.device, rank.context, *run)
-            return partial(rank.run_body, mb, run, timed)
+                body = replayed(rank.device, rank.context, body)
+            return partial(rank.run_body, mb, body, timed)
         if isinstance(instruction, Free):
             return partial(rank.free, instruction.key, mb)
         edge = self.edges[self.kinds[mb]][instruction.tag]
@@ -160,25 +159,35 @@ class Bind:
             return partial(rank.exchanges.give, edge.tag, mb, self._array(edge, edge.src, mb))
         return partial(rank.take, edge, self._array(edge, edge.dst, mb), mb)
 
-    def _adding(self, body: BoundBody, mb: int) -> list[BodyCall]:
-        """Make the calls that add the gradients of a run to those of other micro-batches."""
+    def _with_sums(self, body: BoundBody, mb: int) -> BoundBody:
+        """Add the gradients of a run to those of other micro-batches, each once it is there."""
+        adding = self._adding(body, mb)
+        steps, begin = list[BodyCall](), 0
+        for value, end in body.added:
+            steps += [*body.steps[begin:end], *adding.pop(value, ())]
+            begin = end
+        steps += body.steps[begin:]
+        return body._replace(steps=(*steps, *chain.from_iterable(adding.values())))
+
+    def _adding(self, body: BoundBody, mb: int) -> dict[Value, list[BodyCall]]:
+        """Make the calls that add each gradient of a run to those of other micro-batches."""
         terms = dict(body.results)
         gradients = self.rank.parts.plans[self.kinds[mb].part].grads
         for name, value in gradients.items():
             if value in terms:
                 self.grads[name] = terms[value]  # if there is but one micro-batch
         copyto, add = self.rank.device.xp.copyto, self.rank.device.xp.add
-        calls = []
+        calls: dict[Value, list[BodyCall]] = {}
         for name, step in self.arena.adding.get((body.key, mb), ()):
-            term = terms[gradients[name]]
+            term, here = terms[gradients[name]], calls.setdefault(gradients[name], [])
             if isinstance(step, Keep):
                 total = self._sum(name, step.number, term)
-                calls.append(BodyCall(name, copyto, (total, term), True, ((term,), (total,))))
+                here.append(BodyCall(name, copyto, (total, term), True, ((term,), (total,))))
             else:
                 total = self._sum(name, step.into, term)
                 more = self._sum(name, step.number, term) if step.ends else term
                 used = (total, more), (total,)
-                calls.append(BodyCall(name, add, (total, more, total), True, used))
+                here.append(BodyCall(name, add, (total, more, total), True, used))
             self.grads[name] = self._sum(name, self.arena.totals[name], term)
         return calls
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from partitioner.base.collectives import Group
 from partitioner.base.types import BodyKey, CommEdge
 from runtime.backends.bodies import BoundBody, Packs, next_states
-from runtime.backends.calls import Call, make
 from runtime.backends.copies import copy_all
 from runtime.backends.device.arrays import HOST, device, is_array
 from runtime.backends.device.pinned import PinnedBuffers
@@ -34,7 +33,6 @@ from symgraph.core.registry import Env
 from symgraph.core.types import Array, Value, name_of
 
 NANOSECOND = Fraction(1, 1_000_000_000)
-BoundRun = tuple[BoundBody, Sequence[Call]]  # and the calls that add up the gradients it completes
 
 
 class RankResources:
@@ -242,14 +240,13 @@ class Rank:
 
     # -- instructions ------------------------------------------------------------------------
 
-    def run_body(self, mb: int, run: BoundRun, timed: BoundRun | None = None) -> None:
-        """Run a body on a micro-batch, then add up the gradients that it completes.
+    def run_body(self, mb: int, body: BoundBody, timed: BoundBody | None = None) -> None:
+        """Run a body on a micro-batch, and add up the gradients that it completes.
 
         timed: the same with stamps, for when the stopwatch is on.
         """
-        body, adding = run
         if timed is not None and self.stopwatch is not None and self.stopwatch.timing.on:
-            body, adding = timed
+            body = timed
         self._feed([(array, self._fed(name, mb)) for name, array in body.fed])
         self.context.set(self._env._replace(sample=self.parts.mbs[mb].sample))
         if self.watch is not None:
@@ -259,7 +256,6 @@ class Rank:
         if self._env.train:
             kept += [(self.arrays[name], array) for name, array in body.states]
         copy_all(self.device, kept)
-        make(adding)
 
     def _feed(self, pairs: Sequence[tuple[Array, Array]]) -> None:
         """Copy what a run is fed; values of the host may change as soon as this returns."""

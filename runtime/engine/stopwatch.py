@@ -28,10 +28,8 @@ class Watched(NamedTuple):
     key: BodyKey
     #: The micro-batch.
     mb: int
-    #: The names of its nodes' calls.
+    #: The names of its calls: of nodes, or of the variables whose gradients they add up.
     calls: tuple[str, ...]
-    #: The names of the variables whose gradients it adds up.
-    adding: tuple[str, ...]
 
 
 class Laps(NamedTuple):
@@ -65,13 +63,11 @@ class Stopwatch:
         self.runs.clear()
         self._stamps.clear()
 
-    def watch(
-        self, body: BoundBody, adding: Sequence[Call], mb: int
-    ) -> tuple[BoundBody, list[Call]]:
+    def watch(self, body: BoundBody, mb: int) -> BoundBody:
         """Put stamps between the calls of a run; called for the runs in the program's order."""
-        names = tuple([s.name for s in apart(body.steps)]), tuple([s.name for s in adding])
-        self.runs.append(Watched(body.key, mb, *names))
-        return body._replace(steps=tuple(self._timed(body.steps))), self._timed(adding)
+        names = tuple([s.name for s in apart(body.steps)])
+        self.runs.append(Watched(body.key, mb, names))
+        return body._replace(steps=tuple(self._timed(body.steps)))
 
     def _timed(self, steps: Sequence[Call]) -> list[Call]:
         """Put a stamp before each call and one after the last."""
@@ -96,10 +92,9 @@ class Stopwatch:
         first = np.ones(len(stamps), bool)  # stamps that begin a call
         at = -1
         for run in self.runs:
-            for count in (len(run.calls), len(run.adding)):
-                if count:
-                    at += count + 1
-                    first[at] = False
+            if run.calls:
+                at += len(run.calls) + 1
+                first[at] = False
         assert at + 1 == len(stamps), "one whole step since the last call"
         begin = np.flatnonzero(first)
         return Laps(stamps[begin], stamps[begin + 1])

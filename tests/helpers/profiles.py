@@ -71,7 +71,7 @@ def assert_calls_inside_runs(record: Record) -> None:
         assert [program[at].key for at in runs] == [run.key for run in own.runs]
         place = 0
         for at, run in zip(runs, own.runs, strict=True):
-            count = len(run.calls) + len(run.adding)
+            count = len(run.calls)
             inside = slice(place, place + count)
             place += count
             assert (own.calls.start[:, inside] >= own.start[:, [at]]).all()

@@ -86,11 +86,14 @@ class Plan:
             self.nodes[node["samples"], node["body"]].append(node)
             for value, type_ in zip(values_of(node), node["outputs"], strict=True):
                 self.made[node["samples"], value] = node, type_
+        self.gradient = {g["variable"]: g for g in self.all["gradient"]}
         self.message = {(m["samples"], str(m["tag"])): m for m in self.all["message"]}
         self.tags = {m["tag"]: m for m in self.all["message"] if m["samples"] == self.sizes[0]}
+        self.mbs = range(len(self.sizes))
         kinds = ("output", "state", "aux", "gradient")
         self.wanted = dict.fromkeys(r["value"] for kind in kinds for r in self.all[kind])
-        self.mbs = range(len(self.sizes))
+        kinds = kinds if len(self.mbs) == 1 else kinds[:-1]  # else added up once they are made
+        self.last = dict.fromkeys(r["value"] for kind in kinds for r in self.all[kind])
 
     def of(self, step: Step) -> Record:
         """Return the message of a send or receive."""
@@ -375,23 +378,29 @@ class Rank:
         memory.write(begin, end, (value, mb))
 
     def run(self, step: Step) -> None:
-        stage = stage_of(step.of)
+        stage, adding = stage_of(step.of), self.adding.pop(step.text, [])
         for node in self.plan.nodes[self.plan.sizes[step.mb], step.of]:
             for value in node["inputs"]:
                 self.read(stage, value, step.mb)
-            if node["alias"]:
-                self.alias(node, stage, step.mb)
-                continue
-            self.in_place(node, stage, step.mb)
-            for value in values_of(node):
-                if not node["variable"] or not self.place(stage, value, step.mb)[3]:
-                    self.write(stage, value, step.mb)
+            self.make(node, stage, step.mb)
+            for record in adding:
+                name = record["variable"]
+                if self.plan.gradient[name]["value"] in values_of(node):
+                    self.add(step.mb, name, record["do"].split())
         for node in self.plan.nodes[self.plan.sizes[step.mb], step.of]:
             for value in values_of(node):
-                if value in self.plan.wanted:
+                if value in self.plan.last:
                     self.read(stage, value, step.mb)
-        for adding in self.adding.pop(step.text, ()):
-            self.add(step.mb, adding["variable"], adding["do"].split())
+
+    def make(self, node: Record, stage: int, mb: int) -> None:
+        """Write what a node makes."""
+        if node["alias"]:
+            self.alias(node, stage, mb)
+            return
+        self.in_place(node, stage, mb)
+        for value in values_of(node):
+            if not node["variable"] or not self.place(stage, value, mb)[3]:
+                self.write(stage, value, mb)
 
     def alias(self, node: Record, stage: int, mb: int) -> None:
         """Check that outputs which nothing writes lie in the inputs' memory."""
@@ -419,7 +428,7 @@ class Rank:
 
     def add(self, mb: int, name: str, do: Sequence[str]) -> None:
         """Copy a gradient to a partial sum ("keep 2") or add it ("add term to 0", "add 1 to 0")."""
-        gradient = next(g for g in self.plan.all["gradient"] if g["variable"] == name)
+        gradient = self.plan.gradient[name]
         node, _ = self.plan.made[self.plan.sizes[mb], gradient["value"]]
         into, kept = int(do[-1]), do[0] == "keep"
         if kept or do[1] == "term":

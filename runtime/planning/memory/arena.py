@@ -123,7 +123,7 @@ def reserve(
     """
     one = len(kinds) == 1
     layouts = {
-        kind: lay_out(partition, rank, fixed, grads[kind].values() if one else ())
+        kind: lay_out(partition, rank, fixed, grads[kind], several=not one)
         for kind, partition in partitions.items()
     }
     added = _copied(partitions, rank, grads, layouts) if one else grads

@@ -72,8 +72,7 @@ def _rank_calls(record: Record, rank: int, own: RankRecord) -> Iterator[Call]:
         place = run.key, kind, run.calls
         if place not in known:
             known[place] = list(_work_of(partition.bodies[run.key], run.calls))
-        adding = [_Work(ADD, name, (), partition.graph) for name in run.adding]
-        for what in [*known[place], *adding]:
+        for what in known[place]:
             yield Call(
                 rank, run.key, run.mb, what.op, what.node, what.flops, what.nbytes, seconds[:, at]
             )
@@ -85,13 +84,16 @@ def _work_of(body: Body, names: Sequence[str]) -> Iterator[_Work]:
 
     A call computes the nodes from its own up to that of the next call, without those that take no
     call; element-wise neighbours share a call. If two calls have the same name, the first packs a
-    weight for the second.
+    weight for the second. A call with the name of a variable adds up gradients.
     """
     graph = body.graph
     order = [n.name for n in graph if not n.is_variable]
     places = {name: at for at, name in enumerate(order)}
     for at, name in enumerate(names):
-        after = names[at + 1] if at + 1 < len(names) else None
+        if name not in places:
+            yield _Work(ADD, name, (), graph)
+            continue
+        after = next((later for later in names[at + 1 :] if later in places), None)
         if after == name:
             yield _Work(PACK, name, (), graph)
             continue

@@ -283,7 +283,7 @@ def fitted(stopwatch: Stopwatch, apart: Track, track: Track) -> Laps:
     if apart is track:
         return laps
     runs = [at for at, _ in track.program.runs]
-    counts = [len(run.calls) + len(run.adding) for run in stopwatch.runs]
+    counts = [len(run.calls) for run in stopwatch.runs]
     of_call = np.repeat(runs, counts)
     begin, to = apart.start[of_call], track.start[of_call]
     scale = (track.end[of_call] - to) / np.maximum(apart.end[of_call] - begin, 1)
@@ -302,17 +302,14 @@ def _exchange(
     times = [walls, *(list(rows) for rows in zip(*kept, strict=True))]
     own = {
         "times": [(np.array(rows, np.int64) - offset).tolist() for rows in times],
-        "runs": [(*run.key, run.mb, run.calls, run.adding) for run in _stopwatch(worker).runs],
+        "runs": [(*run.key, run.mb, run.calls) for run in _stopwatch(worker).runs],
     }
     return [_parsed(row) for row in transport.exchange(own)]
 
 
 def _parsed(row: dict[str, Any]) -> RankRecord:
     wall, start, end, *laps = (np.array(times, np.int64) for times in row["times"])
-    runs = [
-        Watched(BodyKey(*key), mb, tuple(calls), tuple(adding))
-        for *key, mb, calls, adding in row["runs"]
-    ]
+    runs = [Watched(BodyKey(*key), mb, tuple(calls)) for *key, mb, calls in row["runs"]]
     return RankRecord(wall, start, end, Laps(*laps), tuple(runs))
 
 

@@ -217,7 +217,7 @@ class _Timed:
 
     def __init__(self, body: BoundBody) -> None:
         self._stopwatch = Stopwatch()
-        self._body, _ = self._stopwatch.watch(body, [], 0)
+        self._body = self._stopwatch.watch(body, 0)
 
     def __call__(self) -> list[float]:
         """Run it; raises NodeFailed."""
@@ -289,7 +289,7 @@ class _Idle:
 
     def __init__(self, function: Callable[[], None]) -> None:
         steps = joined([Call(IDLE, function, ())] * IDLE_CALLS)
-        self._body = BoundBody(BodyKey(0, FORWARD), (), steps, (), ())
+        self._body = BoundBody(BodyKey(0, FORWARD), (), steps, (), (), ())
         self._timed = _Timed(self._body)
         self._stamped: list[float] = []  # seconds of a call with a stamp
         self._plain: list[float] = []  # without
