@@ -171,6 +171,22 @@ def own_pieces(partition: Partition) -> dict[str, slice]:
     return {n: p for copies in all_copies(partition) for n, p in copies.own_pieces.items()}
 
 
+def shared_copies(partition: Partition, *, shared_memory: bool = False) -> dict[str, str]:
+    """Map the variable of each copy whose array is that of the first copy to the first one's.
+
+    Where every copy updates its own piece only, ranks on CPUs that share memory need one array.
+
+    shared_memory: whether all ranks are threads of one process.
+    """
+    return {
+        name: copies.names[0]
+        for bucket in buckets(partition)
+        if bucket.is_lent(partition, shared_memory=shared_memory)
+        for copies in bucket.copies
+        for name in copies.names
+    }
+
+
 def piece_bytes(type_: TensorType, piece: slice | None) -> int:
     """Count the bytes of some elements of an array; None: of all."""
     return (

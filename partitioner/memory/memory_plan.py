@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from partitioner.base.types import FORWARD, BodyKey, Partition
-from partitioner.cutting.replicas import own_pieces, piece_bytes, scratch_bytes
+from partitioner.cutting.replicas import own_pieces, piece_bytes, scratch_bytes, shared_copies
 from partitioner.memory.memory_layout import NO_GRADIENTS, MemoryLayout, Root, lay_out, turn
 from symgraph.core.types import Value
 
@@ -78,16 +78,16 @@ def plan_memory(
         scratch: bytes that each rank's kernels take within a call, and for packed weights.
     """
     graph, place = partition.graph, partition.placement
-    held, learnt = [0] * partition.ranks, [0] * partition.ranks
+    held, learnt = [0] * partition.ranks, scratch_bytes(partition, shared_memory=shared_memory)
     own = own_pieces(partition) if shard_optimizer else {}
+    shared = shared_copies(partition, shared_memory=shared_memory) if own else {}
     for node in graph.variables:
         if node.origin is None:
             rank = place.rank_of[place.stage_of[node.name]]
-            held[rank] += node.types[0].nbytes if node.name in parameters else 0
-            state = slots * piece_bytes(node.types[0], own.get(node.name))
-            learnt[rank] += state if node.name in grads else 0
-    summing = scratch_bytes(partition, shared_memory=shared_memory)
-    learnt = [a + b for a, b in zip(learnt, summing, strict=True)]
+            piece = piece_bytes(node.types[0], own.get(node.name))
+            weight = piece if node.name in shared else node.types[0].nbytes
+            held[rank] += weight if node.name in parameters else 0
+            learnt[rank] += slots * piece if node.name in grads else 0
     asked = frozenset(grads.values())
     bodies: dict[BodyKey, BodyMemory] = {}
     for rank in range(partition.ranks):

@@ -11,7 +11,8 @@ needs, so they stay where they are. After the update the collective C2 spreads t
 
 Threads lend each other their gradients and weights instead: each one adds up its pieces where they
 are, into its own gradients, and copies the other sums from there. That moves less than half as many
-bytes, and takes no buffers.
+bytes, and takes no buffers. Where each copy updates its own piece only, all copies of a weight are
+one array.
 """
 
 from __future__ import annotations
@@ -198,8 +199,9 @@ class LentBucket(RankBucket):
         for owner in self.bucket.ranks:
             for copies, name, at in self.bucket.pieces(owner):
                 for mine in self._local(copies):
-                    if mine != name:
-                        copy(self._own[mine][at], self._of(owner)[name][at])
+                    into, source = self._own[mine][at], self._of(owner)[name][at]
+                    if not np.may_share_memory(into, source):
+                        copy(into, source)
 
 
 def add_up(terms: Sequence[Array], total: Array) -> None:

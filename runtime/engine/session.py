@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.base.types import BodyKey
+from partitioner.cutting.replicas import all_copies
 from runtime.backends.device.arrays import on_host
 from runtime.engine.devices import filling, require_devices, require_memory
 from runtime.engine.divergence import IGNORE, STOP, first_of
@@ -92,6 +93,7 @@ class Session:
         """
         if optimizer is not None:
             require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
+            require_own_copies(plan, arrays)
         require_ranks(plan.partition.ranks, cluster.size)
         require_devices(plan)
         self.plan, self.cluster, self.arrays, self.seed = plan, cluster, arrays, seed
@@ -428,6 +430,18 @@ def require_ranks(wanted: int, there: int) -> None:
         raise RunError(f"the plan has {wanted} ranks, but the cluster has {there}")
 
 
+def require_own_copies(plan: Plan, arrays: Arrays) -> None:
+    """Raise RunError if copies of a parameter have one array, but each would update all of it."""
+    for copies in () if plan.shared_copies else all_copies(plan.partition):
+        ranks = zip(copies.names, copies.ranks, strict=True)
+        held = [id(arrays[rank][name]) for name, rank in ranks if rank in arrays]
+        if len({*held}) < len(held):
+            raise RunError(
+                f"the replicas of {copies.parameter!r} have one array, but each of them would "
+                "update it: initialize the arrays by this plan, which does not shard the optimizer"
+            )
+
+
 def initialize(
     plan: Plan, cluster: Cluster, initializer: AnyInitializer | str, seed: int
 ) -> Arrays:
@@ -439,7 +453,11 @@ def initialize(
     require_ranks(plan.partition.ranks, cluster.size)
     require_devices(plan)  # first, so that the error does not depend on the order of ranks
     require_memory(plan, cluster.ranks)
-    arrays: Arrays = {}
+    local = {
+        rank: [n for n in plan.parameters if plan.rank_of(n) == rank] for rank in cluster.ranks
+    }
+    first = plan.shared_copies if len(local) == cluster.size else {}
+    made: dict[str, Array] = {}
 
     def first_values(name: str) -> Array:
         variable, shard = plan.partition.graph[name], plan.shards.get(name)
@@ -453,11 +471,8 @@ def initialize(
     def work(transport: Transport) -> None:
         rank = transport.rank
         with filling(plan, rank) as target:
-            arrays[rank] = {
-                name: target.put(first_values(name))
-                for name in plan.parameters
-                if plan.rank_of(name) == rank
-            }
+            own = [name for name in local[rank] if first.get(name, name) == name]
+            made.update({name: target.put(first_values(name)) for name in own})
 
     cluster.run(work)
-    return arrays
+    return {rank: {n: made[first.get(n, n)] for n in names} for rank, names in local.items()}

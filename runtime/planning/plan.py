@@ -10,6 +10,7 @@ from typing import Any
 
 from partitioner import Partition, Placement
 from partitioner.base.segments import time_segments
+from partitioner.cutting.replicas import shared_copies
 from partitioner.solve.problem import optimality_gap
 from partitioner.strategies import Placed
 from runtime.planning.account import Account
@@ -263,6 +264,12 @@ class Plan:
             for name, value in zip(self.output_names, self.outputs, strict=True)
             if self.layouts[value] is PARTIAL and graph.type_of(value).size == 1
         }
+
+    @cached_property
+    def shared_copies(self) -> Mapping[str, str]:
+        """Copy of a parameter -> the first copy, whose array it is; see partitioner.cutting."""
+        own = self.options.shard_optimizer
+        return shared_copies(self.partition, shared_memory=self.options.lends) if own else {}
 
     @cached_property
     def uncut_reason(self) -> str:

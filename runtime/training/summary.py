@@ -32,9 +32,13 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
             for key, times in session.body_seconds.items()
             if plan.partition.rank(key) == rank
         }
-        weights = sum(a.nbytes for a in session.arrays[rank].values())
+        updater, shared = session.updaters.get(rank), session.plan.shared_copies
+        weights = sum(
+            a.nbytes if updater is None or name not in shared else updater.piece(name, a).nbytes
+            for name, a in session.arrays[rank].items()
+        )
         transport.waiting_for("the summary")
-        slots = session.updaters[rank].held if rank in session.updaters else 0
+        slots = 0 if updater is None else updater.held
         held = weights + slots + session.workers[rank].held
         ranks[:] = transport.exchange({"bodies": local, "bytes": held})
 

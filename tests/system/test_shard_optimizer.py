@@ -22,7 +22,7 @@ from runtime.training.checkpoints.state import restore
 from runtime.training.checkpoints.tensors import Reader
 from runtime.transports import Cluster, ThreadCluster
 from symgraph.core.context import cpu, gpu
-from symgraph.core.errors import ConfigError, ScheduleError
+from symgraph.core.errors import ConfigError, RunError, ScheduleError
 from symgraph.frontend.optimizer import SGD, Optimizer
 from symgraph.passes.loss_scale import LossScale
 from tests.fakes.fake_cluster import FakeCluster
@@ -107,6 +107,19 @@ def both(places: str, name: str, **given: Any) -> tuple[Trained, Trained]:
 def test_no_bit_changes(name, places, clip):
     whole, sharded = both(places, name, clip=clip)
     assert sharded == whole
+
+
+def test_threads_hold_a_replicated_weight_once():
+    with ThreadCluster(2) as cluster:
+        run, whole = (session(cluster, TWO, rule("sgd"), shard=shard) for shard in (True, False))
+        one, each = (
+            {id(a): a.nbytes for r in (0, 1) for a in s.arrays[r].values()} for s in (run, whole)
+        )
+        assert len(each) - len(one) == len({*run.plan.shared_copies.values()}) == 2
+        planned = [sum(m.parameters for m in s.plan.memory) for s in (run, whole)]
+        assert planned == [sum(one.values()), sum(each.values())]
+        with pytest.raises(RunError, match=r"replicas of 'fc_.*' have one array, but each of them"):
+            Session(whole.plan, cluster, run.arrays, optimizer=rule("sgd"))
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])

@@ -165,8 +165,13 @@ def _results(plan: Plan) -> Iterator[Record]:
             "bytes": graph.type_of(value).nbytes,
         }
     for parameter, names in copies_of(graph).items():
-        sharded = plan.options.shard_optimizer
-        yield {"is": "copies", "parameter": parameter, "variables": list(names), "sharded": sharded}
+        yield {
+            "is": "copies",
+            "parameter": parameter,
+            "variables": list(names),
+            "sharded": plan.options.shard_optimizer,
+            "shared": names[0] in plan.shared_copies,
+        }
 
 
 # -- messages ------------------------------------------------------------------------------------

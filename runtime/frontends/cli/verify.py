@@ -90,10 +90,12 @@ class Plan:
         self.message = {(m["samples"], str(m["tag"])): m for m in self.all["message"]}
         self.tags = {m["tag"]: m for m in self.all["message"] if m["samples"] == self.sizes[0]}
         self.mbs = range(len(self.sizes))
-        kinds = ("output", "state", "aux", "gradient")
+        kinds = ["output", "state", "aux", "gradient"]
         self.wanted = dict.fromkeys(r["value"] for kind in kinds for r in self.all[kind])
         kinds = kinds if len(self.mbs) == 1 else kinds[:-1]  # else added up once they are made
         self.last = dict.fromkeys(r["value"] for kind in kinds for r in self.all[kind])
+        copies = [c for c in self.all["copies"] if c["shared"]]
+        self.shared = {v: len(c["variables"]) for c in copies for v in c["variables"]}
 
     def of(self, step: Step) -> Record:
         """Return the message of a send or receive."""
@@ -276,10 +278,11 @@ def blocks(plan: Plan) -> Iterator[str]:
                     yield f"rank {rank}: {name_of(b)} and {name_of(c)} overlap in space and time"
             live.append(b)
         held = [n for n in plan.all["node"] if (n["rank"], n["samples"]) == (rank, plan.sizes[0])]
-        parameters = sum(bytes_of(n["outputs"][0]) for n in held if n["variable"] == "parameter")
+        own = [n for n in held if n["variable"] == "parameter"]
+        parameters = sum(bytes_of(n["outputs"][0]) / plan.shared.get(n["name"], 1) for n in own)
         total = sum(about[part] for part in ("parameters", "optimizer", "scratch", "arena"))
-        if parameters != about["parameters"]:
-            yield f"rank {rank}: parameters of {parameters} bytes, not {about['parameters']}"
+        if abs(parameters - about["parameters"]) > 8 * len(plan.shared):  # in whole numbers
+            yield f"rank {rank}: parameters of {parameters:.0f} bytes, not {about['parameters']}"
         if total != about["peak"] or total > (about["limit"] or total):
             yield f"rank {rank}: {total} bytes; peak {about['peak']}, limit {about['limit']}"
 

@@ -115,8 +115,7 @@ def _summing(
         for rank, name in dict(held).items():  # any stage of the rank will do
             given, got, sums, all_ = bucket.buffer_sizes(rank)
             if bucket.is_lent(partition, shared_memory=shared_memory):
-                spreads = spreads_sums + spreads_weights
-                found[stage_of[name]] += got + 2 * sums + 2 * (all_ - sums) * spreads
+                found[stage_of[name]] += got + 2 * sums + 2 * (all_ - sums) * spreads_sums
                 continue
             passes = 2 * given + 3 * got + 2 * sums + 2 * (all_ if spreads_sums else sums)
             found[stage_of[name]] += passes + (2 * sums + 2 * all_ if spreads_weights else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
 from symgraph.core.context import cpu
+from symgraph.core.graph import Graph
 from symgraph.core.registry import OPS, find
 from symgraph.core.types import Value
 from symgraph.frontend.attribute import AttrScope
@@ -107,6 +109,30 @@ def test_messages():
 def test_forward_only_leaves_nothing():
     (body,) = plan_of(partition_of(small(), train=False)).bodies.values()
     assert body == BodyMemory(top=2 * Y, kept=0)
+
+
+def test_gradients_of_several_micro_batches_are_held_one_at_a_time():
+    """Each is added to its sum as soon as it is made."""
+    h = sym.Variable("x")
+    for i in range(4):
+        h = sym.FullyConnected(h, name=f"fc{i}", num_hidden=64, no_bias=True)
+    names = [f"fc{i}_weight" for i in range(4)]
+    graph, grads, *_ = gradients(lower(sym.MakeLoss(h), {"x": (1, 64)}, {"x": "float64"}), names)
+    partition = cut(graph, group2ctx(graph, None, cpu(0)))
+    for several, count in ((False, 4), (True, 1)):
+        made = plan_memory(partition, grads=grads, parameters=["x", *names], several=several)
+        top = made.bodies[BodyKey(0, "B")].top
+        assert count == top // (64 * 64 * 8)
+
+
+def test_a_gradient_that_is_an_output_too_is_held_to_the_end_of_its_run():
+    partition = partition_of(small())
+    (gradient,) = (v for v in partition.graph.outputs if v.node.startswith("fc_weight"))
+    layout = lay_out(partition, 0, (), {"fc_weight": gradient}, several=True)
+    assert layout.added == {gradient}
+    outputs = (*partition.graph.outputs, gradient)
+    twice = replace(partition, graph=Graph.of(partition.graph, outputs))
+    assert lay_out(twice, 0, (), {"fc_weight": gradient}, several=True).added == frozenset()
 
 
 # -- side by side and in place -------------------------------------------------------------------
