@@ -82,13 +82,16 @@ extern "C" __global__ void sort_ids(
 
 // To the rows of out that have ids, the sums of theirs; the other rows keep what they are.
 extern "C" __global__ void sum_by_id(
-    const real* rows, const i32* order, const i32* repeats, const i32* target, real* out,
-    i64 columns
+    const real* given, const i32* order, const i32* repeats, const i32* target, real* out,
+    i64 rows, i64 columns
 ) {
-    const i64 first = blockIdx.x, count = repeats[first];
-    const i64 j = (i64)blockIdx.y * blockDim.x + threadIdx.x;
-    if (j >= columns || count == 0) return;
-    calc total = 0;
-    for (i64 k = 0; k < count; k++) total += (calc)rows[order[first + k] * columns + j];
-    out[target[first] * columns + j] = (real)total;
+    const i64 j = thread_index();
+    if (j >= columns) return;
+    for (i64 first = blockIdx.y; first < rows; first += gridDim.y) {
+        const i64 count = repeats[first];
+        if (count == 0) continue;
+        calc total = 0;
+        for (i64 k = 0; k < count; k++) total += (calc)given[order[first + k] * columns + j];
+        out[target[first] * columns + j] = (real)total;
+    }
 }

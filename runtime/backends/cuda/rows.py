@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.backends.cuda.base import (
-    BLOCK,
     by_id,
     each_of_rows,
     function,
     in_turn,
     kernel,
     launch,
-    warps,
 )
 from runtime.backends.cuda.rank_memory import error_place, scratch
 from runtime.backends.device.operands import class_count
@@ -76,16 +74,15 @@ def add_up(
         count,
         clip,
     )
-    threads = warps(columns, BLOCK)
     add = launch(
         run("sum_by_id", ids, rows),
-        (ids.size, -(-columns // threads)),
-        (threads,),
+        *each_of_rows(ids.size, columns),
         rows,
         order,
         repeats,
         target,
         out,
+        ids.size,
         columns,
     )
     return in_turn(BoundCall(out.fill, (0,)), sort, add)

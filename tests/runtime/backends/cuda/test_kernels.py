@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.backends.cuda import attention
-from runtime.backends.cuda.base import code_of, each, options
+from runtime.backends.cuda import KERNELS, attention
+from runtime.backends.cuda.base import MAX_GRID_Y, absent, code_of, each, options
+from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env
-from symgraph.core.types import HALVES
+from symgraph.core.types import HALVES, TensorType
 from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import (
     REALS,
@@ -240,6 +241,17 @@ def test_sums_by_id_are_in_the_order_of_the_batch():
     for i, row in zip(at, grad, strict=True):
         wanted[i] += row
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_rows_of_millions_of_numbers_fit_a_grid():
+    """CUDA takes 65,535 blocks along a grid's second axis. The arrays have no memory."""
+    columns = 1 << 25
+    types = [("int32", (2,)), ("float32", (2, columns)), ("float32", (3, columns))]
+    *ins, out = (absent(TensorType(shape, dtype)) for dtype, shape in types)
+    call = KernelCall({"axis": 0, "mode": "clip"}, tuple(ins), (out,), CallContext())
+    *_, add = KERNELS["_take_grad"](call).args[0]
+    grid, *_ = add.args
+    assert grid[1] <= MAX_GRID_Y
 
 
 # -- ids that are none -----------------------------------------------------------------------------
