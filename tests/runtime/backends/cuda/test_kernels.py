@@ -9,7 +9,7 @@ from runtime.backends.cuda import KERNELS, attention
 from runtime.backends.cuda.base import MAX_GRID_Y, absent, code_of, each, options
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env
-from symgraph.core.types import HALVES, TensorType
+from symgraph.core.types import HALVES, TensorType, dtype_name
 from tests.fakes.fake_cupy import fake_cupy
 from tests.runtime.backends.cuda.calls import (
     REALS,
@@ -135,7 +135,7 @@ def test_other_axes_are_left_to_the_operator():
 
 def probabilities(shape, dtype):
     x = np.exp(2 * numbers(shape, "float64"))
-    return (x / x.sum(axis=-1, keepdims=True)).astype(dtype)
+    return (x / x.sum(axis=-1, keepdims=True)).astype(dtype_name(dtype))
 
 
 def some_labels(count, classes, dtype="int32", ignored=()):
