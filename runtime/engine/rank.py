@@ -234,9 +234,10 @@ class Rank:
         noted = self.context.errors
         if noted is None:
             return self.device.read(arrays)
-        ids, *values = self.device.read([noted.slots, *arrays])
-        noted.check(ids)
-        return values
+        count = len(noted.slots)
+        found = self.device.read([*noted.slots, *arrays])
+        noted.check(found[:count])
+        return found[count:]
 
     # -- instructions ------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.backends.cuda.rank_memory import MAX_ERROR_KINDS
+from runtime.backends.cuda.rank_memory import ERROR_BLOCK
 from runtime.backends.device import arrays, settings
 from runtime.engine import devices as engine_devices
 from runtime.engine.session import Session, initialize
@@ -428,7 +428,7 @@ def test_a_grid_of_gpus(shared_gpu, tmp_path, monkeypatch):
     sizes = fetched(monkeypatch)
     on_gpus = losses(path, *grid, four.format("gpu"), GPUS[1])
     assert on_gpus == pytest.approx(on_cpus, rel=1e-4)
-    assert max(sizes) <= MAX_ERROR_KINDS  # errors alone: any gradient has more elements
+    assert max(sizes) <= ERROR_BLOCK  # errors alone: any gradient has more elements
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from symgraph.core.registry import Env
 from symgraph.core.types import Array, TensorType
 
 KEY_BLOCK = 1024  # streams whose keys are written together
-MAX_ERROR_KINDS = 256  # of a rank: a kind is a name of ids and their number
+ERROR_BLOCK = 256  # kinds of errors whose slots are read together
 
 
 # -- random keys -------------------------------------------------------------------------------
@@ -77,33 +77,34 @@ class DeferredErrors:
     that. `check`, called when a step is over, raises what the operator's own computation would.
 
     Attributes:
-        slots: float64 on the GPU, an id of each kind; 0, which is within, means none.
+        slots: Blocks of float64 on the GPU, which stay where they are, with an id of each kind; 0,
+            which is within, means none.
     """
 
     def __init__(self) -> None:
-        self.slots: Any = module().zeros(MAX_ERROR_KINDS, "float64")
-        self._kinds: list[tuple[str, int]] = []
+        self.slots: list[Any] = []
+        self._kinds: dict[tuple[str, int], int] = {}
 
     def place(self, what: str, count: int) -> Array:
         """Return where kernels leave an id outside 0..count-1."""
-        kind = what, count
-        if kind not in self._kinds:
-            assert len(self._kinds) < MAX_ERROR_KINDS
-            self._kinds.append(kind)
-        at = self._kinds.index(kind)
-        slot: Array = self.slots[at : at + 1]
+        at = self._kinds.setdefault((what, count), len(self._kinds))
+        if at == ERROR_BLOCK * len(self.slots):
+            self.slots.append(module().zeros(ERROR_BLOCK, "float64"))
+        slot: Array = self.slots[at // ERROR_BLOCK][at % ERROR_BLOCK : at % ERROR_BLOCK + 1]
         return slot
 
-    def check(self, ids: Array | None = None) -> None:
+    def check(self, ids: Sequence[Array] | None = None) -> None:
         """Raise IndexError, once, for an id that was out of range.
 
         Args:
             ids: What is in the slots, on the host; None: wait for the work so far, and read them.
         """
-        found = arrays.on_host(self.slots) if ids is None else ids
-        for (what, count), wrong in zip(self._kinds, found, strict=False):
+        found = [*map(arrays.on_host, self.slots)] if ids is None else ids
+        for (what, count), at in self._kinds.items():
+            wrong = found[at // ERROR_BLOCK][at % ERROR_BLOCK]
             if wrong != 0:
-                self.slots.fill(0)
+                for block in self.slots:
+                    block.fill(0)
                 raise IndexError(f"{what} {wrong:g} is outside 0..{count - 1}")
 
 

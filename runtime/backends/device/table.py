@@ -17,9 +17,9 @@ from symgraph.core.types import Array
 class ErrorSlots(Protocol):
     """Errors that kernels of a GPU have noted, because they cannot raise."""
 
-    slots: Array
+    slots: list[Array]
 
-    def check(self, ids: Array | None = None) -> None: ...
+    def check(self, ids: Sequence[Array] | None = None) -> None: ...
 
     def place(self, what: str, count: int) -> Array: ...
 

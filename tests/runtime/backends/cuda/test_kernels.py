@@ -7,6 +7,7 @@ import pytest
 
 from runtime.backends.cuda import KERNELS, attention
 from runtime.backends.cuda.base import MAX_GRID_Y, absent, code_of, each, options
+from runtime.backends.cuda.rank_memory import ERROR_BLOCK, DeferredErrors
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.registry import Env
 from symgraph.core.types import HALVES, TensorType, dtype_name
@@ -281,6 +282,16 @@ def test_ids_out_of_range_are_raised_after_the_step(op, more, given, what, count
     if wrong < 2**30:
         assert str(noted.value) == str(own.value) == f"{what} {wrong} is outside 0..{count - 1}"
     called.context.check()  # it is said once
+
+
+def test_more_kinds_of_ids_than_are_read_together():
+    """Hundreds of embeddings have hundreds of sizes."""
+    errors = DeferredErrors()
+    places = [errors.place("id", count) for count in range(1, ERROR_BLOCK + 3)]
+    places[-1].fill(-7)
+    with pytest.raises(IndexError, match=rf"id -7 is outside 0\.\.{ERROR_BLOCK + 1}"):
+        errors.check()
+    errors.check()  # it is said once
 
 
 def test_an_id_that_is_no_number():
