@@ -335,6 +335,7 @@ register(
     ids={"index": lambda attrs, ins: ins[0].shape[attrs["axis"]]},
     reads_part=True,
     copies_inputs=False,
+    temporaries=4,  # places are numbers of 64 bits
     doc="One element along an axis for each index; index has the shape of data without that axis, "
     "or with length 1 there. mode: an index out of range is clipped or wrapped around. MXNet "
     "pick.",

@@ -273,6 +273,7 @@ register(
     flops=sort_flops,
     dtype=topk_dtype,
     batch=order_batch,
+    temporaries=4,  # places are numbers of 64 bits
     params={
         **AXIS,
         "k": params.integer(1),

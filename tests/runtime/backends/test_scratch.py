@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -108,9 +110,25 @@ def test_what_is_planned_is_what_is_taken(groups, name, parts):
     assert memory.peak > memory.scratch + memory.parameters
 
 
+def found(make: Callable[[Symbol], Symbol]) -> Case:
+    """Places in rows, or what is there, without a gradient."""
+    with AttrScope(ctx_group="net"):
+        net = sym.MakeLoss(sym.BlockGrad(make(sym.Variable("data"))))
+    return Case(net, {"data": np.random.default_rng(0).random((5, 2, 3000), "float32")}, {})
+
+
 @SMALL
-def test_own_computations_take_no_more_than_is_set_aside(shared_gpu, monkeypatch):
-    here, case = device(gpu(0)), sequences()
+@pytest.mark.parametrize(
+    "case",
+    [
+        sequences(),
+        found(lambda x: sym.topk(x, k=1)),
+        found(lambda x: sym.pick(x, sym.max(x, axis=1), axis=1)),
+    ],
+    ids=["sequences", "topk", "pick"],
+)
+def test_own_computations_take_no_more_than_is_set_aside(shared_gpu, monkeypatch, case):
+    here = device(gpu(0))
     monkeypatch.setattr(type(here), "set_aside", lambda self, count: None)
     made = make_plan(case, Options({"net": gpu(0)}, gpu(0), ()))
     with ThreadCluster(1) as cluster:
