@@ -407,7 +407,7 @@ class Trainer:
         if self.valid is None:
             return {}
         limit = self.job.config.evaluate.tokens
-        left, samples = math.inf if limit is None else limit, 0
+        left, samples, filled = math.inf if limit is None else limit, 0, []
         self.evaluation.reset_states()
         for step in range(len(self.valid)):
             left -= self.valid.count(step)
@@ -418,9 +418,11 @@ class Trainer:
             samples += self.valid.count(step)
             if self.metrics is not None:
                 self.metrics.update(batches[0], self.evaluation.gather_outputs())
+            if batches[0].pad and self.job.model is not None:  # labels that pad buckets are ignored
+                filled.append(Inputs.of(self.job.model).only_first(batches[0], 1))
         sums = self.evaluation.collect()
-        if batches[0].pad and self.job.model is not None:  # labels that pad buckets are ignored
-            sums = self._without_padding(sums, batches[0])
+        for first in filled:
+            sums = self._without_padding(sums, first)
         on_nan = IGNORE if self.job.config.train.on_nan == IGNORE else STOP
         loss = mean_loss(sums, self.job.losses, samples, on_nan)
         figures = {"loss": loss} if self.job.losses else {}
@@ -430,11 +432,11 @@ class Trainer:
             figures |= self.metrics.collect(self.evaluation.cluster)
         return figures
 
-    def _without_padding(self, sums: dict[str, float], last: DataBatch) -> dict[str, float]:
-        """Subtract the figures of the samples that fill up the last batch: copies of its first."""
+    def _without_padding(self, sums: dict[str, float], first: DataBatch) -> dict[str, float]:
+        """Subtract the figures of the samples that fill up a batch: copies of its first one."""
         inputs = Inputs.of(self.job.model)
-        self.evaluation.step_batches([inputs.only_first(last)])
-        share = last.pad / inputs.batch
+        self.evaluation.step_batches([inputs.only_first(first, inputs.batch)])
+        share = first.pad / inputs.batch
         return {n: sums[n] - share * value for n, value in self.evaluation.collect().items()}
 
     def _named(self, held_out: Figures) -> dict[str, Any]:

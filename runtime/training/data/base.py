@@ -179,13 +179,13 @@ class Inputs:
         first = array.take([0] * pad, axis)
         return np.concatenate([array, first], axis)
 
-    def only_first(self, batch: DataBatch) -> DataBatch:
-        """Return a batch all of whose samples are the first one of a batch."""
+    def only_first(self, batch: DataBatch, count: int) -> DataBatch:
+        """Return `count` times the first sample of a batch, with the batch's pad."""
         arrays = {
-            name: array.take([0] * self.batch, self.feeds[name].axis)
+            name: array.take([0] * count, self.feeds[name].axis)
             for name, array in batch.feeds.items()
         }
-        return self.made(arrays)
+        return self.made(arrays, batch.pad)
 
     def made(self, arrays: Mapping[str, Array], pad: int = 0) -> DataBatch:
         """Return fitted arrays as a batch, `pad` samples of which only fill it up."""

@@ -112,6 +112,13 @@ def test_the_loss_of_held_out_samples_does_not_depend_on_the_batch(load, batch):
     assert held_out["accuracy"] * 21 == pytest.approx(round(held_out["accuracy"] * 21))
 
 
+def test_short_batches_anywhere_in_the_held_out_part_count_by_their_samples(load):
+    """Only the padding of the last batch was taken out of the loss."""
+    data = {**PYTHON, "valid": "nets.py:ragged_batches"}
+    held_out = fitted(load(data, "evaluate.metrics=[ce]"))[0]["held_out"]
+    assert held_out["loss"] == pytest.approx(held_out["cross-entropy"], rel=1e-6)
+
+
 def config_of_rate():
     return ("train.learning_rate=1e-9",)
 
