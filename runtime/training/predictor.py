@@ -14,6 +14,7 @@ from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import newest_whole
 from runtime.training.checkpoints.state import read_about, read_parameters
 from runtime.training.data.base import Dataset, Inputs
+from runtime.training.data.held_out import alike
 from runtime.training.job import Job
 from runtime.training.loss import labels_of
 from runtime.training.npz import NpzWriter
@@ -77,7 +78,7 @@ class Predictor:
         """
         cluster, plan = self.session.cluster, self.session.plan
         cluster.run(lambda transport: agree_on_data(transport, data.digest))
-        batches = data.in_order(Inputs.of(self.model, labels_of(self.model)))
+        batches = alike(cluster, data.in_order(Inputs.of(self.model, labels_of(self.model))))
         begun, layouts = time.perf_counter(), predicted(plan)
         found: dict[str, np.ndarray[Any, Any]] = {}
         samples = 0

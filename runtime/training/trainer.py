@@ -25,6 +25,7 @@ from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.saves import Saves, locked, newest_whole
 from runtime.training.checkpoints.state import read_about, restore
 from runtime.training.data.base import Dataset, Inputs, brief_digest
+from runtime.training.data.held_out import held_out_steps
 from runtime.training.data.timed import TimedSentences
 from runtime.training.job import Job, create_optimizer, plan_facts, require_loss
 from runtime.training.loss import mean_loss
@@ -292,7 +293,8 @@ class Trainer:
             updater.read = read
         figures = self.training.step_batches(batches, stop=stop)
         if not all(updater.alike for updater in updaters):
-            cluster.run(lambda transport: agree_on_batches(transport, self.training.steps, read))
+            what = f"step {self.training.steps}"
+            cluster.run(lambda transport: agree_on_batches(transport, what, read))
         if self.saves is not None:
             self.saves.hear()
         return figures
@@ -406,16 +408,12 @@ class Trainer:
         """
         if self.valid is None:
             return {}
-        limit = self.job.config.evaluate.tokens
-        left, samples, filled = math.inf if limit is None else limit, 0, []
         self.evaluation.reset_states()
-        for step in range(len(self.valid)):
-            left -= self.valid.count(step)
-            if step and left < 0:
-                break
-            batches = self.valid.batches(step)
+        samples, filled = 0, []
+        cluster, limit = self.evaluation.cluster, self.job.config.evaluate.tokens
+        for count, batches in held_out_steps(cluster, self.valid, limit):
             self.evaluation.step_batches(batches)
-            samples += self.valid.count(step)
+            samples += count
             if self.metrics is not None:
                 self.metrics.update(batches[0], self.evaluation.gather_outputs())
             if batches[0].pad and self.job.model is not None:  # labels that pad buckets are ignored
@@ -429,7 +427,7 @@ class Trainer:
         if self.data.unit == "tokens":
             figures["perplexity"] = perplexity(loss)
         if self.metrics is not None:
-            figures |= self.metrics.collect(self.evaluation.cluster)
+            figures |= self.metrics.collect(cluster)
         return figures
 
     def _without_padding(self, sums: dict[str, float], first: DataBatch) -> dict[str, float]:

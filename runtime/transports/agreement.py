@@ -106,14 +106,14 @@ def agree_on_data(transport: Transport, digest: str) -> None:
     )
 
 
-def agree_on_batches(transport: Transport, step: int, read: int) -> None:
-    """Raise RunError on every rank unless all have read the same batches for a step."""
+def agree_on_batches(transport: Transport, what: str, read: int) -> None:
+    """Raise RunError on every rank unless all have read the same batches for this purpose."""
     transport.waiting_for("the comparison of batches")
     agree(
         transport,
         read,
         lambda rank, theirs, ours: (
-            f"rank {rank} has read another batch than rank 0 for step {step}: all ranks need the "
+            f"rank {rank} has read another batch than rank 0 for {what}: all ranks need the "
             "same batches in the same order; is a file shorter on one host?"
         ),
     )

@@ -45,6 +45,24 @@ def test_ranks_that_read_different_batches_end_at_that_step(tmp_path):
     assert ended.lines("rank 1 has read another batch than rank 0 for step 5: all ranks need")
 
 
+@pytest.mark.parametrize("name", ["other_on_rank_1", "shorter_on_rank_1"])
+def test_ranks_with_different_held_out_batches_end(tmp_path, name):
+    """The loss was that of outputs of one rank's samples and labels of the other's."""
+    data = f"function: nets.py:batches, valid: nets.py:{name}"
+    ended = launch(2, "symgraph.run", write_config(tmp_path, data))
+    assert ended.status == 1, str(ended)
+    assert ended.lines("rank 1 has read another batch than rank 0 for the held-out part: all ranks")
+
+
+def test_ranks_that_predict_for_different_batches_end(tmp_path):
+    """The error was that ranks had different plans."""
+    config = write_config(tmp_path, "function: nets.py:shorter_on_rank_1")
+    ended = launch(2, "symgraph.run", config, "--predict", tmp_path / "out.npz")
+    assert ended.status == 1, str(ended)
+    assert ended.lines("rank 1 has read another batch than rank 0 for batch 5: all ranks")
+    assert not (tmp_path / "out.npz").exists()
+
+
 def test_data_that_break_off_on_one_rank_are_a_failure_that_all_ranks_hear_of(tmp_path):
     """It was bad input, after which a supervisor starts no run again, of a rank that "left"."""
     ended = launch(2, "symgraph.run", write_config(tmp_path, "function: nets.py:broken_on_rank_1"))

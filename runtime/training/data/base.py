@@ -24,9 +24,11 @@ Part = Literal["training", "held-out"]
 LOOKED_AT = 64  # elements of an array by which batches are told apart
 
 
-def brief_digest(batches: Sequence[DataBatch]) -> int:
-    """Return a number below 2**20 that differs, most likely, if the batches of a step do."""
-    found = 0
+def brief_digest(batches: Sequence[DataBatch], found: int = 0) -> int:
+    """Return a number below 2**20 that differs, most likely, if the batches of a step do.
+
+    found: the number of those before, which it goes on from.
+    """
     for batch in batches:
         for name, array in sorted(batch.feeds.items()):
             some = array.reshape(-1)[:: max(1, array.size // LOOKED_AT)]

@@ -123,6 +123,10 @@ def shorter_on_rank_1(batch_size: int, epoch: int):
     return found[:4] if is_rank_1() else found
 
 
+def other_on_rank_1(batch_size: int):
+    return batches(batch_size, int(is_rank_1()), 3 * batch_size)
+
+
 def ragged_batches(batch_size: int):
     """Yield short batches, also before whole ones."""
     return [samples(count, seed=count) for count in (batch_size, 1, 5, batch_size)]

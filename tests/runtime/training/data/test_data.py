@@ -198,6 +198,12 @@ def test_metrics_that_fit_are_let_through(load):
     assert len(found["held_out"]) == 3
 
 
+def test_held_out_data_that_break_off_after_training_are_a_failure(load):
+    """It was bad input, after which a supervisor starts no run again."""
+    with pytest.raises(RunError, match=r"data.valid: nets.py:broken failed at .*disk gone"):
+        fitted(load({**PYTHON, "valid": "nets.py:broken"}))
+
+
 def test_a_look_at_the_first_held_out_batch_takes_none_from_the_evaluation(load):
     """A function may return one reader, which is wherever the last loop over it was."""
     data = {**PYTHON, "function": "nets.py:sixteens", "batch_size": 16}
