@@ -88,6 +88,23 @@ class DeviceChoice:
         return remaining
 
 
+def taking_part(
+    config: Config, devices: Sequence[str], facts: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return those of these devices that a run uses: of a grid, as many as make whole rows.
+
+    Raises ConfigError if that is none; see `plan_overrides`.
+    """
+    rows = _rows(config, facts)
+    used = tuple(devices[: len(devices) // rows * rows])
+    if not used:
+        raise ConfigError(
+            f"partition.data_axis: {rows} rows need {rows} devices, but only "
+            f"{', '.join(devices)} remains"
+        )
+    return used
+
+
 def plan_overrides(
     config: Config, devices: Sequence[str], facts: Mapping[str, Any] | None
 ) -> list[str]:
@@ -105,15 +122,9 @@ def plan_overrides(
     held = _held(config, facts)
     if tuple(devices) == config.devices:
         return held
-    rows = _rows(config, facts)
-    used = list(devices[: len(devices) // rows * rows])
-    if not used:
-        raise ConfigError(
-            f"partition.data_axis: {rows} rows need {rows} devices, but only "
-            f"{', '.join(devices)} remains"
-        )
-    groups = _groups(config, facts, used[: len(used) // rows])
-    more: dict[str, Any] = {"devices": used, "group2ctx": groups, "pipeline.schedule": "auto"}
+    used = taking_part(config, devices, facts)
+    groups = _groups(config, facts, used[: len(used) // _rows(config, facts)])
+    more: dict[str, Any] = {"devices": list(used), "group2ctx": groups, "pipeline.schedule": "auto"}
     if config.pipeline.order is not None:
         more["pipeline.order"] = None
     if config.partition.model_axis is not None:

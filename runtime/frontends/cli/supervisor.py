@@ -37,6 +37,7 @@ from runtime.frontends.cli.restarts import (
     blame,
     plan_overrides,
     read_records,
+    taking_part,
 )
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.flight import FOLDER
@@ -294,11 +295,10 @@ class Supervisor:
     def _next_devices(self, attempt: Attempt, found: Blame) -> tuple[str, ...]:
         devices = self._choice.next(found.device)
         try:
-            plan_overrides(self.config, devices, self.facts)
+            return taking_part(self.config, devices, self.facts)
         except ConfigError as error:
             say(f"{error}; the next attempt takes all devices back")
             return self.config.devices
-        return devices
 
     # -- watching --------------------------------------------------------------------------------
 

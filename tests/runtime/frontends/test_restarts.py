@@ -10,12 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.frontends.cli.restarts import DeviceChoice, blame, plan_overrides, read_records
+from runtime.frontends.cli.restarts import (
+    Blame,
+    DeviceChoice,
+    blame,
+    plan_overrides,
+    read_records,
+)
+from runtime.frontends.cli.supervisor import Attempt, Supervisor
 from runtime.training.data.table import load_data
 from runtime.training.job import plan_facts, prepare
 from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
-from symgraph.app.config import load_config
+from symgraph.app.config import RestartsConfig, load_config
 from symgraph.core.errors import ConfigError
 from tests.helpers.small_lm import write_config
 
@@ -163,6 +170,21 @@ def test_a_grid_keeps_its_rows(tmp_path):
         np.testing.assert_array_equal(weights[name], array, err_msg=name)
     with pytest.raises(ConfigError, match=r"2 rows need 2 devices, but only cpu\(3\) remains"):
         plan_overrides(config, ["cpu(3)"], facts)
+
+
+def test_a_launcher_starts_as_many_ranks_as_a_grid_has_devices(tmp_path):
+    """It started 3 ranks for 2 devices, after which the run was over: bad input."""
+    words = ["devices=[cpu(0), cpu(1), cpu(2), cpu(3)]", "partition.data_axis=2"]
+    words.append(f"checkpoint.directory={tmp_path}")
+    config = load_config(str(write_config(tmp_path, TRAIN)), words)
+    settings = RestartsConfig(launcher="echo -n {ranks}")
+    supervisor = Supervisor(config, settings, lambda overrides: [*overrides])
+    devices = supervisor._next_devices(
+        Attempt(1, config.devices, 0.0), Blame("lost", "lost", 1, "cpu(1)")
+    )
+    assert devices == ("cpu(0)", "cpu(2)")
+    assert supervisor._words(devices)[:3] == ["echo", "-n", "2"]
+    supervisor._server.close()
 
 
 def test_a_grid_that_auto_chose_keeps_its_rows(tmp_path):
