@@ -49,6 +49,7 @@ from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text, seconds_text
 
 FINAL = (OK, BAD_INPUT, NO_FIT, INTERRUPTED, TERMINATED)  # not worth another attempt
+REFUSED = (BAD_INPUT, NO_FIT)  # with fewer devices: the constraints or the memory need them all
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LOST = {signal.SIGKILL, signal.SIGSTOP}  # what others do to a process; the rest are its own errors
 LOOK_SECONDS = 0.1
@@ -238,7 +239,8 @@ class Supervisor:
             attempt = self._attempt(number, devices, capture)
             status = attempt.status
             assert status is not None
-            if status in FINAL or self._stopping is not None:
+            refused = status in REFUSED and devices != self.config.devices
+            if (status in FINAL and not refused) or self._stopping is not None:
                 return status
             found = self._reason(attempt)
             self.trained += attempt.seconds
@@ -247,7 +249,7 @@ class Supervisor:
                 say(f"error: no progress: step {attempt.step} failed twice with the same error")
                 return FAILED
             last = error
-            devices = self._next_devices(attempt, found)
+            devices = self.config.devices if refused else self._next_devices(attempt, found)
             self._note(attempt, found, devices, number)
         say(f"error: the run failed {count_text(self.settings.count + 1, 'time')}; giving up")
         return FAILED

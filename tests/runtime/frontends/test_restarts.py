@@ -187,6 +187,29 @@ def test_a_launcher_starts_as_many_ranks_as_a_grid_has_devices(tmp_path):
     supervisor._server.close()
 
 
+def test_a_config_that_needs_all_devices_takes_them_back(tmp_path, monkeypatch):
+    """A pin to the device that was left out was bad input, which ended the run for good."""
+    words = ["devices=[cpu(0), cpu(1), cpu(2)]", f"checkpoint.directory={tmp_path}"]
+    config = load_config(str(write_config(tmp_path, TRAIN)), words)
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    attempts = []
+
+    def command(overrides):
+        """Fail on rank 1; then be bad input; then succeed."""
+        attempts.append(any(word.startswith("devices=") for word in overrides))
+        if len(attempts) == 1:
+            record(tmp_path, 0, 1, "its process was lost")
+            return ["sh", "-c", f"mv {tmp_path}/rank-0.json {flight}; exit 1"]
+        return ["sh", "-c", f"exit {2 if attempts[-1] else 0}"]
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    supervisor = Supervisor(config, RestartsConfig(count=3), command)
+    status = supervisor.run(capture=False)
+    supervisor._server.close()
+    assert (status, attempts) == (0, [False, True, False])
+
+
 def test_a_grid_that_auto_chose_keeps_its_rows(tmp_path):
     words = ["devices=[cpu(0), cpu(1), cpu(2), cpu(3)]", *CASES["split"]]
     config = load_config(str(write_config(tmp_path, TRAIN)), words)
