@@ -12,6 +12,7 @@ of different runs.
 
 from __future__ import annotations
 
+import json
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -61,11 +62,19 @@ class MultiNodeCheckpointer:
             about: facts to keep with them, as JSON can hold them, such as the position in the data.
 
         Raises:
-            ConfigError: the arrays cannot be written, or the iteration is no such number.
+            ConfigError: the arrays cannot be written, the iteration is no such number, or JSON
+                cannot hold the facts.
         """
         iteration = whole_number(iteration, "the iteration of a checkpoint", ConfigError)
         if iteration < 0:
             raise ConfigError(f"the iteration of a checkpoint must be 0 or more, not {iteration}")
+        try:
+            json.dumps(about)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the facts about a checkpoint: {error}; JSON holds numbers of Python (int(x), not "
+                "numpy's), text, lists, and dicts with names"
+            ) from None
         folder = CheckpointFolder(self.folder)
         path, partial = self.folder / STEP.format(iteration), folder.partial(iteration)
         try:

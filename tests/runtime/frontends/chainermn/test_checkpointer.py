@@ -181,6 +181,18 @@ def trained(comm, path, steps, every, before_save=lambda saver, count: None):
         return {n: a.copy() for n, a in params.items()}
 
 
+def test_facts_that_json_cannot_hold_are_refused_before_anything_is_written(tmp_path):
+    """The error named neither the facts nor a way out, and a part of a snapshot stayed."""
+
+    def work(comm):
+        saver = chainermn.create_multi_node_checkpointer("run", comm, tmp_path)
+        with pytest.raises(ConfigError, match=r"facts about a checkpoint: .*int64 .*int\(x\)"):
+            saver.save(1, {}, {"epoch": np.int64(3)})
+
+    on_ranks(1, work)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_training_goes_on_with_the_same_bits(tmp_path):
     """Parameters, optimizer and its count, also after a stop between two snapshots."""
     want = on_ranks(2, lambda comm: trained(comm, tmp_path / "a", 9, 2))
