@@ -1,8 +1,9 @@
 """YAML documents that know where each key was written: file and line, or override.
 
 Every message about a config file names a line; data from `yaml.safe_load` has no lines. Departures
-from PyYAML: a key given twice is a mistake, 1e-3 is a number (PyYAML wants 1.0e-3), and keys are
-always text, exactly as written.
+from PyYAML: a key given twice is a mistake, 1e-3 is a number (PyYAML wants 1.0e-3), 1:30 is text
+(to PyYAML it is 90), `no`, 010 and dates are mistakes without quotes, and keys are always text,
+exactly as written.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, NamedTuple
 
 import yaml
@@ -19,7 +21,10 @@ from symgraph.core.reading import read_text
 
 KeyPath = tuple[str | int, ...]
 MERGE = "tag:yaml.org,2002:merge"
+TEXT = "tag:yaml.org,2002:str"
 MAX_ALIASED = 100_000  # the most values that aliases may add
+# booleans, octal numbers and dates of YAML 1.1, which are something else in YAML 1.2
+UNCLEAR = re.compile(r"(?i:yes|no|on|off)|[-+]?0[0-7_]+|\d{4}-\d.*")
 
 
 class Place(NamedTuple):
@@ -133,7 +138,12 @@ def written(data: Mapping[str, Any], *, width: int = 100) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3."""
+    """PyYAML's safe loader, with YAML 1.2's numbers such as 1e-3, and 1:30 as text."""
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: Any) -> str:
+        """Return the tag of a node without one."""
+        tag: str = super().resolve(kind, value, implicit)
+        return TEXT if tag.endswith((":int", ":float")) and ":" in value else tag
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace `<<` by the keys that it merges, each once: repeats would multiply."""
@@ -199,13 +209,19 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
         try:
-            return self.loader.construct_object(node)
+            value = self.loader.construct_object(node)
         except ValueError as error:  # such as a date with month 13
             self._problem(node, path, f"{node.value!r} is not a valid value: {error}")
             return None
         except (KeyError, AttributeError):  # PyYAML's own, of a tag such as !!bool
             self._problem(node, path, f"{node.value!r} is not a valid value of its tag")
             return None
+        if not isinstance(value, str) and UNCLEAR.fullmatch(node.value):
+            known = "a date" if isinstance(value, date) else shown(value)
+            message = f"{node.value!r} is {known} to some readers of YAML and not to others"
+            remedy = "" if isinstance(value, date) else f", or write {known}"
+            self._problem(node, path, f"{message}: put text in quotes{remedy}")
+        return value
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         self._find_duplicates(node, path)

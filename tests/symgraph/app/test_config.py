@@ -94,6 +94,30 @@ def test_numbers_without_a_point_are_numbers(load):
     assert load(GOOD.replace("rate: 1", "rate: 2E+1")).train.learning_rate == 20.0
 
 
+def test_numbers_with_a_colon_are_text(load):
+    """To YAML 1.1, 54:46 is the number 3286, and 1:30.5 is 90.5."""
+    assert load(GOOD, "partition.shards={decode: 54:46}").partition.shards == {"decode": "54:46"}
+    assert load(GOOD, "args.time=1:30.5").args["time"] == "1:30.5"
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning", "remedy"),
+    [
+        ("on", "true", ", or write true"),
+        ("No", "false", ", or write false"),
+        ("010", "8", ", or write 8"),
+        ("-0_7", "-7", ", or write -7"),
+        ("2026-01-02", "a date", ""),
+    ],
+)
+def test_values_that_readers_of_yaml_disagree_on_need_quotes(load, value, meaning, remedy):
+    assert refusal(load, GOOD, f"args.x={value}") == (
+        f"override 'args.x={value}': args.x: {value!r} is {meaning} to some readers of YAML and "
+        f"not to others: put text in quotes{remedy}"
+    )
+    assert load(GOOD, f"args.x='{value}'").args["x"] == value
+
+
 def test_keys_are_text_as_written(load):
     text = GOOD.replace("embed:", "1:").replace("decode:", "on:")
     assert load(text).group2ctx == {"1": "cpu(0)", "on": "cpu(1)"}
