@@ -23,6 +23,21 @@ from symgraph.core.tags import lookup
 from symgraph.passes.shards import GROUP
 
 
+def rows_of(devices: int, model_axis: int | None) -> int:
+    """Return the number of rows of so many devices; ConfigError if their length fits none.
+
+    model_axis: the devices of a row; None: all.
+    """
+    if model_axis is None:
+        return 1
+    if model_axis < 1 or devices % model_axis:
+        raise ConfigError(
+            f"model_axis={model_axis} does not divide the {devices} devices into equal rows; give "
+            "a multiple of it as devices"
+        )
+    return devices // model_axis
+
+
 def grid_rows(
     devices: Sequence[Context],
     data_axis: int,

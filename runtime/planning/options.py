@@ -17,7 +17,7 @@ from partitioner.strategies import find_strategy
 from partitioner.strategies.rules import Rule
 from partitioner.strategies.types import SOLVER_STEPS, STEP
 from runtime.planning.costs.prices import CostModel, CostProvider, default_pricing
-from runtime.planning.grid import grid_rows
+from runtime.planning.grid import grid_rows, rows_of
 from runtime.schedule.generators.table import find_schedule
 from symgraph.core.context import Context, cpu, require_context, require_contexts
 from symgraph.core.errors import MicroBatchError
@@ -100,8 +100,8 @@ class PlacementOptions(MemoryOptions):
     solver_steps: float = SOLVER_STEPS
     """The effort of solvers."""
     data_axis: int | None = None
-    """Rows of the rank grid; each runs its share of every micro-batch's samples. None: one, or as
-    many as strategy `auto` finds best."""
+    """Rows of the rank grid; each runs its share of every micro-batch's samples. None: as many as
+    `model_axis` says; without that, one, or as many as strategy `auto` finds best."""
     replicas_near: bool = False
     """Whether the devices of a column of the grid follow each other, not those of a row, so that
     replicas are near each other."""
@@ -121,8 +121,8 @@ class PlacementOptions(MemoryOptions):
 
     @property
     def rows(self) -> int:
-        """The number of rows of the rank grid."""
-        return self.data_axis or 1
+        """The number of rows of the rank grid; raises ConfigError if `model_axis` fits none."""
+        return self.data_axis or rows_of(len(self.ranks), self.model_axis)
 
     @property
     def grid(self) -> list[tuple[Context, ...]]:

@@ -83,13 +83,13 @@ class PartitionConfig(Section):
     """ctx_group -> copies, each of which runs a share of the samples: a number, or "devices"."""
     data_axis: Count | None = None
     """Rows of the grid of devices, each of which runs its share of the samples: the network is
-    placed on the first row, copies of it on the others. null: one row, or as many as strategy auto
-    finds best."""
+    placed on the first row, copies of it on the others. null: all devices divided by model_axis;
+    without that, one row, or as many as strategy auto finds best."""
     replicas_near: bool = False
     """Whether the devices of a column of the grid follow each other, not those of a row, so that
     gradients are summed between devices that are near each other."""
     model_axis: Count | None = None
-    """Devices of a row; null: all devices divided by data_axis."""
+    """Devices of a row; null: all devices divided by the number of rows."""
     constraints: Annotated[tuple[Constraint, ...], Field(strict=False)] = ()
     """Demands on the placement, a list of: together: [a, b]; apart: [a, b]; pin: {a: cpu(0)};
     not_on: {a: cpu(0)}; at_most: {a: 2} devices, or 2 for all; same: {b: a}, node by node; split:
@@ -399,12 +399,24 @@ def load_config(
 
 
 def _complete(data: dict[str, Any], *, synthetic: bool) -> None:
-    """Set keys whose defaults depend on others: the devices, and the kind of data."""
+    """Set keys whose defaults depend on others: devices, the kind of data, rows of a grid."""
     data.setdefault("devices", _named_devices(data))
+    _count_rows(data["devices"], data.get("partition"))
     if synthetic:
         data.setdefault("data", {})
     if isinstance(source := data.get("data"), dict):
         source.setdefault("kind", kind_of(source))
+
+
+def _count_rows(devices: object, partition: object) -> None:
+    """Set `data_axis` if `model_axis` alone is given, and fits the devices."""
+    if not isinstance(devices, list) or not isinstance(partition, dict):
+        return
+    length = partition.get("model_axis")
+    if not isinstance(length, int) or length < 1 or partition.get("data_axis") is not None:
+        return
+    if devices and len(devices) % length == 0:
+        partition["data_axis"] = len(devices) // length
 
 
 def _named_devices(data: Mapping[str, Any]) -> list[str]:

@@ -142,7 +142,7 @@ class _Loader(yaml.SafeLoader):
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: Any) -> str:
         """Return the tag of a node without one."""
-        tag: str = super().resolve(kind, value, implicit)
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return TEXT if tag.endswith((":int", ":float")) and ":" in value else tag
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:

@@ -20,7 +20,7 @@ from runtime.planning.planner import plan
 from runtime.planning.splits import REPLICAS, SHARDS, GroupSplit, Weight, splits_to_try
 from runtime.schedule.replay import Link
 from symgraph.core.context import cpu
-from symgraph.core.errors import LimitError, PlacementError
+from symgraph.core.errors import ConfigError, LimitError, PlacementError
 from symgraph.core.types import TensorType
 from symgraph.frontend import sym
 from symgraph.frontend.attribute import AttrScope
@@ -174,6 +174,12 @@ def test_data_parallelism_where_a_pipeline_only_waits():
 )
 def test_no_grid_where_the_user_says_otherwise(more):
     assert layers(**more).options.rows == 1
+
+
+def test_the_length_of_rows_alone_makes_a_grid():
+    assert layers(model_axis=1).digest == layers(model_axis=1, data_axis=2).digest
+    with pytest.raises(ConfigError, match="model_axis=3 does not divide the 2 devices into equal"):
+        layers(model_axis=3)
 
 
 def test_rules_that_contradict_each_other_are_named_by_auto_too():

@@ -94,6 +94,11 @@ def test_numbers_without_a_point_are_numbers(load):
     assert load(GOOD.replace("rate: 1", "rate: 2E+1")).train.learning_rate == 20.0
 
 
+def test_length_of_rows_says_how_many_there_are(load):
+    assert load(GOOD, "partition.model_axis=1").partition.data_axis == 2
+    assert load(GOOD, "partition.model_axis=3").partition.data_axis is None
+
+
 def test_numbers_with_a_colon_are_text(load):
     """To YAML 1.1, 54:46 is the number 3286, and 1:30.5 is 90.5."""
     assert load(GOOD, "partition.shards={decode: 54:46}").partition.shards == {"decode": "54:46"}
