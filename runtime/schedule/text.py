@@ -35,8 +35,9 @@ from runtime.schedule.instructions import (
     Run,
 )
 from runtime.schedule.program import Columns, Program, Schedule
-from symgraph.core.errors import ConfigError, ScheduleError
+from symgraph.core.errors import ScheduleError
 from symgraph.core.reading import read_text, reading
+from symgraph.core.writing import writing
 
 FORMS = "runs look like 2F0 or 2F0.3 (phases F, B, I, W), others like S3.0, R3.0, D2F0, C, U2"
 N = "[0-9]{1,9}"  # fits the columns' int32
@@ -265,9 +266,6 @@ def _in_current_phases(ranks: list[list[_Cell]]) -> Iterator[list[Row]]:
 
 @contextmanager
 def _written(path: str | Path) -> Iterator[IO[str]]:
-    """Open a file to write; errors of the system become a ConfigError."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            yield file
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    """Open a file to write; errors of the system are those of `writing`."""
+    with writing(repr(str(path))), open(path, "w", encoding="utf-8", newline="") as file:
+        yield file

@@ -24,6 +24,7 @@ import numpy as np
 from symgraph.core.errors import ConfigError
 from symgraph.core.reading import read_bytes, reading
 from symgraph.core.types import CODES, Array
+from symgraph.core.writing import writing
 from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
 
@@ -57,11 +58,9 @@ def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any], names: Seq
         text = name.encode()
         parts.append(struct.pack("<Q", len(text)) + text)
     partial = Path(f"{path}.partial")
-    try:
+    with writing(path):
         partial.write_bytes(b"".join(parts))
         os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from error
 
 
 def read_arrays(path: str | os.PathLike[str]) -> tuple[list[Array], list[str]]:
@@ -169,12 +168,10 @@ def save_checkpoint(
     A missing folder is created; remove_amp_cast is accepted without effect, as networks have no
     such casts. Raises ConfigError if the files cannot be written.
     """
-    try:
+    with writing(f"{prefix}-symbol.json"):
         Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         if symbol is not None:
             symbol.save(f"{prefix}-symbol.json")
-    except OSError as error:
-        raise ConfigError(f"cannot write {prefix}-symbol.json: {error}") from error
     save_params(f"{prefix}-{epoch:04d}.params", arg_params, aux_params)
 
 

@@ -320,6 +320,14 @@ def test_a_full_disk_is_one_line(config):
     assert lines[1].startswith("symgraph: flight records: ")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_no_mistake_of_the_command_line(config):
+    """`plan --dump` ended with status 2, as if the path were of no use."""
+    done = run(config, "--plan", "--dump=/dev/full")
+    told = "symgraph: error: cannot write --dump /dev/full: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_text_without_a_held_out_part(config, tmp_path):
     (tmp_path / "none.txt").write_text("")
     done = run(config, f"data.valid_path={tmp_path / 'none.txt'}")

@@ -21,6 +21,7 @@ from symgraph.app.command_line import require_writable
 from symgraph.app.config import Config
 from symgraph.app.console import Console
 from symgraph.core.errors import ConfigError
+from symgraph.core.writing import writing
 
 WINNER = "winner.yaml"
 
@@ -132,10 +133,8 @@ def search_best(
 
 def _write(profile: Profile, outputs: Outputs, console: Console) -> None:
     if outputs.trace is not None:
-        try:
+        with writing(outputs.trace, "cannot write the trace"):
             write_traces(shown(profile), outputs.trace)
-        except OSError as error:
-            raise ConfigError(f"cannot write the trace {outputs.trace}: {error.strerror}") from None
         console.line(f"wrote the trace {outputs.trace}: open it at https://ui.perfetto.dev")
     if outputs.costs is not None:
         save_prices(profile.prices, outputs.costs)

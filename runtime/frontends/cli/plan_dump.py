@@ -40,10 +40,10 @@ from runtime.planning.memory.tree_sum import Keep
 from runtime.planning.plan import Plan
 from runtime.schedule.exchanges import exchanges, in_order
 from runtime.schedule.instructions import Run
-from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Node
 from symgraph.core.registry import find
 from symgraph.core.types import Value
+from symgraph.core.writing import writing
 from symgraph.passes.replicate import copies_of
 
 FORMAT = 1
@@ -51,12 +51,9 @@ Record = dict[str, Any]
 
 
 def write_plan(plan: Plan, path: str) -> None:
-    """Write the dump of a plan to a file; ConfigError if that is impossible."""
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(record)}\n" for record in plan_records(plan))
-    except OSError as error:
-        raise ConfigError(f"cannot write --dump {path}: {error.strerror}") from error
+    """Write the dump of a plan to a file, as `writing` does."""
+    with writing(path, "cannot write --dump"), Path(path).open("w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in plan_records(plan))
 
 
 def plan_records(plan: Plan) -> Iterator[Record]:

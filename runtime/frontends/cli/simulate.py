@@ -25,6 +25,7 @@ from runtime.schedule.views.trace import write_trace
 from symgraph.app.command_line import require_writable
 from symgraph.core.columns import aligned_columns, wrapped
 from symgraph.core.errors import ConfigError, ScheduleError
+from symgraph.core.writing import writing
 
 MAX_CHART_RANKS, MAX_CHART_RUNS, MAX_SVG_RUNS = 64, 50_000, 200_000
 MAX_TABLE_RANKS = 16
@@ -201,10 +202,8 @@ def write_files(options: Namespace, case: Case, timeline: Timeline) -> None:
     for name, write in zip(FILES, writers, strict=True):
         path = getattr(options, name)
         if path is not None:
-            try:
+            with writing(repr(path)):
                 write(Path(path))
-            except OSError as error:
-                raise ConfigError(f"cannot write {path!r}: {error.strerror}") from error
 
 
 def _runs(program: Program) -> Program:

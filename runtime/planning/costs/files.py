@@ -13,6 +13,7 @@ from runtime.planning.costs.prices import CostModel, link_of_host
 from symgraph.core.context import Context
 from symgraph.core.errors import ConfigError
 from symgraph.core.reading import read_text, reading
+from symgraph.core.writing import writing
 
 
 def save_prices(prices: CostModel, path: str | Path) -> None:
@@ -24,10 +25,8 @@ def save_prices(prices: CostModel, path: str | Path) -> None:
     if not prices.measured:
         raise ConfigError(f"no costs were measured to write to {path}: `machine` describes them")
     text = json.dumps(prices_data(prices), indent=1, sort_keys=True) + "\n"
-    try:
+    with writing(path, "cannot write the costs to"):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the costs to {path}: {error.strerror}") from None
 
 
 def load_prices(path: str | Path) -> CostModel:

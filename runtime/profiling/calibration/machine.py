@@ -29,6 +29,7 @@ from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mp
 from runtime.transports.mpi.cluster import MpiCluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.errors import ConfigError
+from symgraph.core.writing import writing
 
 SECONDS = 0.25  # time to repeat one kind of work
 SMALL_MESSAGE, LARGE_MESSAGE, MAX_TURNS = 8, 4 << 20, 200  # bytes, bytes, most round trips
@@ -118,11 +119,9 @@ def machine_file(machine: Machine) -> str:
 
 
 def write_machine(machine: Machine, path: str) -> None:
-    """Write a machine file; raises ConfigError if it cannot be written."""
-    try:
+    """Write a machine file, as `writing` does."""
+    with writing(path, "cannot write the machine file"):
         Path(path).write_text(machine_file(machine), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the machine file {path}: {error.strerror}") from None
 
 
 def link_between(transport: Transport, a: int, b: int, here: arrays.Device = HOST) -> Level:

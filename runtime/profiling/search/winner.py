@@ -17,9 +17,10 @@ from runtime.profiling.trials.comparison import Comparison
 from runtime.training.job import training_plan
 from runtime.training.summary import placement_of
 from symgraph.app.config import Config, PipelineConfig
-from symgraph.core.errors import ConfigError, SymgraphError
+from symgraph.core.errors import SymgraphError
 from symgraph.core.tags import lookup
 from symgraph.core.units import count_text, seconds_text
+from symgraph.core.writing import writing
 
 SHOWN = 12  # candidates in the evidence
 
@@ -34,7 +35,7 @@ def write_winner(
     A schedule of the list scheduler goes into a file beside it, and so do the costs if the
     placement is none that `group2ctx` or constraints on nodes can say.
     """
-    try:
+    with writing(path, "cannot write the winner to"):
         config = _pinned(winner, path)
         comments = "".join(
             f"# {line}\n".replace("# \n", "#\n")
@@ -45,8 +46,6 @@ def write_winner(
             ]
         )
         path.write_text(comments + config.to_yaml(), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the winner to {path}: {error.strerror}") from None
     return config
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from symgraph.core.errors import ConfigError
 from symgraph.core.types import Array
+from symgraph.core.writing import writing
 from symgraph.frontend.params_file import load_params
 from symgraph.frontend.sym import load
 from symgraph.frontend.symbol import Symbol
@@ -164,7 +164,7 @@ def write_model(
         finish(model)
     beside = beside or sum(a.nbytes for a in graph.initializers.values()) > LARGEST
     partial, data = Path(f"{path}.partial"), Path(f"{path}.data")
-    try:
+    with writing(path):
         if beside:
             _write_beside(model, graph.initializers, data)
         else:
@@ -173,8 +173,6 @@ def write_model(
             model.graph.initializer.extend([tensors(array, name) for name, array in named])
         partial.write_bytes(model.SerializeToString())
         os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _write_beside(model: Any, arrays: Mapping[str, Array], path: Path) -> None:
