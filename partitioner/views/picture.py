@@ -8,7 +8,7 @@ arrows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -91,12 +91,21 @@ def group_block(graph: Graph, placement: Placement) -> str:
     one with most of it. What the block cannot express (groups that are cut, nodes without a group)
     is in comments.
     """
-    where = group_devices(graph, placement)
-    pieces = _devices_of_pieces(graph, placement)
+    return block(group_devices(graph, placement), _devices_of_pieces(graph, placement))
+
+
+def block(where: dict[str, dict[Context, int]], pieces: Mapping[str, Sequence[str]]) -> str:
+    """Write the lines of `group_block`.
+
+    Args:
+        where: what `counted` returned.
+        pieces: group -> the devices of its pieces.
+    """
     lost = sum(where.pop("", {}).values())
     lines = ["group2ctx:"] if where else ["group2ctx: {}"]
     for group, devices in where.items():
-        names = ", ".join(f"{count} nodes on {d}" for d, count in sorted(devices.items()))
+        on = sorted(devices.items())
+        names = ", ".join(f"{count_text(count, 'node')} on {device}" for device, count in on)
         cut = len(devices) > 1 and group not in pieces
         note = f"  # split: {names}; use keep_groups" if cut else ""
         device = f"[{', '.join(pieces[group])}]" if group in pieces else next(iter(devices))
@@ -127,11 +136,18 @@ def _devices_of_pieces(graph: Graph, placement: Placement) -> dict[str, list[str
 
 def group_devices(graph: Graph, placement: Placement) -> dict[str, dict[Context, int]]:
     """Count the nodes of each ctx_group on each device, the most first; "": without a group."""
+    return counted(
+        (lookup(node.tags, "ctx_group") or "", placement.device_of(home_of(node)))
+        for node in graph
+        if node.origin is None and not node.is_variable
+    )
+
+
+def counted(placed: Iterable[tuple[str, Context]]) -> dict[str, dict[Context, int]]:
+    """Count nodes on each device, the most first, by their group, of which "" is none."""
     where: dict[str, Counter[Context]] = {}
-    for node in graph:
-        if node.origin is None and not node.is_variable:
-            group = lookup(node.tags, "ctx_group") or ""
-            where.setdefault(group, Counter())[placement.device_of(home_of(node))] += 1
+    for group, device in placed:
+        where.setdefault(group, Counter())[device] += 1
     return {
         group: dict(sorted(devices.items(), key=lambda item: (-item[1], item[0])))
         for group, devices in where.items()

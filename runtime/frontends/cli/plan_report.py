@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partitioner.costs.cost import CostTable
-from partitioner.views.picture import group_block
+from partitioner.placement.group2ctx import devices_of
+from partitioner.views.picture import block, counted, group_block
 from partitioner.views.report import table
 from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, KernelCosts
 from runtime.planning.explain import without_idle
+from runtime.planning.grid import groups_in
 from runtime.planning.mixed_step import predict, stream, stream_batches
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GAIN
@@ -26,7 +28,11 @@ from runtime.training.summary import placement_of, plan_rows
 from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of, is_by_time
 from symgraph.core.columns import aligned_columns
+from symgraph.core.context import Context
+from symgraph.core.tags import lookup
 from symgraph.core.units import bytes_text, count_text, seconds_text, si_text
+from symgraph.passes.batching import batch_size
+from symgraph.passes.shards import GROUP, place_of
 
 
 def plan_report(job: Job) -> tuple[str, dict[str, Any]]:
@@ -136,8 +142,11 @@ def _bound(plan: Plan, timeline: Timeline) -> str:
 
 def config_block(plan: Plan) -> str:
     """Return the lines of a config that give the plan's placement."""
-    groups = group_block(plan.partition.graph, plan.placement)
     options, lines = plan.options, []
+    if options.rows > 1:
+        groups = block(counted(_first_row(plan)), {})
+    else:
+        groups = group_block(plan.partition.graph, plan.placement)
     if options.shards:
         marked = [f"{group}: {pieces}" for group, pieces in options.shards.items()]
         lines.append(f"  shards: {{{', '.join(marked)}}}\n")
@@ -146,6 +155,20 @@ def config_block(plan: Plan) -> str:
     if options.rows > 1 and options.replicas_near:
         lines.append("  replicas_near: true\n")
     return groups + "".join(["partition:\n", *lines] if lines else [])
+
+
+def _first_row(plan: Plan) -> Iterator[tuple[str, Context]]:
+    """Yield the group and the device of each operator in the first row of a plan on a grid.
+
+    A group in several columns was divided into one for each (`runtime.planning.grid.columns`).
+    """
+    assert plan.request is not None
+    named = groups_in(plan.request.lowered(batch_size(plan.request.feeds)))
+    for node in plan.partition.graph:
+        place, part = place_of(node), lookup(node.tags, GROUP) or ""
+        if node.origin is None and not node.is_variable and place and place[0] == 0:
+            (device, *_) = devices_of((plan.options.groups or {})[part])
+            yield part if part in named else part.removesuffix(str(device)).rstrip(), device
 
 
 def _basis(prices: CostModel) -> str:

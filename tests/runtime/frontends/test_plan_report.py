@@ -7,8 +7,10 @@ import pytest
 import symgraph as sg
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
+from partitioner.strategies import Rule
 from runtime.frontends.cli.plan_report import (
     candidates_table,
+    config_block,
     placements_table,
     plan_report,
     prices_of,
@@ -68,6 +70,24 @@ def test_a_plan_without_a_choice_is_predicted_with_the_costs_of_the_config(tmp_p
     made = training_plan(given).training
     assert made.prices is None
     assert prices_of(given, made) == load_prices(str(given.partition.costs))
+
+
+def test_the_block_of_a_grid_names_the_groups_of_the_network():
+    """It named the parts that a grid divides them into, as `body cpu(0)`, which no config knows."""
+    x = sg.sym.Variable("data")
+    with sg.AttrScope(ctx_group="body"):
+        for i in range(4):
+            x = sg.sym.FullyConnected(x, num_hidden=64, name=f"fc{i}")
+    on = Machine.uniform([cpu(i) for i in range(4)], Speed(1e9, 1e-6), 1e-6, 1e9)
+    rules = (Rule("apart", ("fc0", "fc3")), Rule("split", ("body",), axis="samples"))
+    given = {"machine": on, "update": True, "pricing": always(CostModel.of_machine(on))}
+    asked = Options(None, cpu(0), on.contexts, strategy="auto", rules=rules, **given)
+    feeds = {"data": Feed(TensorType((256, 64), "float32"))}
+    note = "  # split: 2 nodes on cpu(0), 2 nodes on cpu(1); use keep_groups"
+    assert config_block(plan(sg.sym.MakeLoss(x), feeds, asked, wrt=None)) == (
+        f"group2ctx:\n  body: cpu(0){note}\n  # 1 node in no group, placed by their inputs\n"
+        "partition:\n  data_axis: 2\n"
+    )
 
 
 def test_costs_of_other_devices_are_refused_with_their_kind(tmp_path):
