@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,25 +70,30 @@ def plan_rows(plan: Plan, memory: Sequence[RankMemory]) -> list[dict[str, Any]]:
         memory: of each rank in a step, which may have several batches.
     """
     partition = plan.partition
-    micro_batches = len(plan.sizes)
+    cuts = [(plan.partitions[size], count) for size, count in Counter(plan.sizes).items()]
     kept = kept_bytes(partition)
     in_flight = peak_in_flight(plan.schedule, partition)
     rows = []
     for stage, rank in enumerate(partition.rank_of):
         keys = [k for k in partition.bodies if k.stage == stage]
-        sends = [e for e in partition.edges if e.src.stage == stage and partition.crosses(e)]
+        sends = [
+            (edge, n)
+            for cut, n in cuts
+            for edge in cut.edges
+            if edge.src.stage == stage and cut.crosses(edge)
+        ]
         rows.append(
             {
                 "stage": stage,
                 "rank": rank,
                 "device": str(partition.placement.devices[rank]),
-                "flops": micro_batches * sum(body_flops(partition.bodies[k]) for k in keys),
+                "flops": sum(n * body_flops(cut.bodies[k]) for cut, n in cuts for k in keys),
                 "parameter_bytes": parameter_bytes(partition, stage, set(plan.parameters)),
                 "activation_bytes": kept[stage],
                 "in_flight": in_flight[rank],
                 "peak_bytes_predicted": memory[rank].peak,
-                "bytes_sent": micro_batches * sum(e.type.nbytes for e in sends),
-                "messages": micro_batches * len(sends),
+                "bytes_sent": sum(n * edge.type.nbytes for edge, n in sends),
+                "messages": sum(n for _, n in sends),
             }
         )
     return rows

@@ -220,25 +220,30 @@ def _sum(weights: Floats, parts: Sequence[RankParts]) -> RankParts:
 
 
 def _findings(mixtures: Sequence[Mixture], prices: CostModel) -> list[str]:
-    """Return warnings where measured costs do not fit the measured runs."""
+    """Return warnings where measured costs do not fit the measured runs.
+
+    Of unequal micro-batches, those of the largest size are compared.
+    """
     if not prices.measured:
         return []
     seconds: dict[str, float] = {}
     runs: dict[str, int] = {}
     plans: dict[str, Plan] = {}
     for record in [m.record for m in mixtures]:
-        for (bucket, _), all_of in run_seconds(record).items():
-            spent = record.steps * sum(float(np.median(s)) for s in all_of)
-            seconds[bucket] = seconds.get(bucket, 0.0) + spent
+        for (kind, _), all_of in run_seconds(record).items():
+            if kind.size == record.parts.plans[kind.part].sizes[0]:
+                bucket = bucket_text(record.keys[kind.part])
+                spent = record.steps * sum(float(np.median(s)) for s in all_of)
+                seconds[bucket] = seconds.get(bucket, 0.0) + spent
         for key, plan in zip(record.keys, record.parts.plans, strict=True):
             bucket = bucket_text(key)
             plans[bucket] = plan
-            runs[bucket] = runs.get(bucket, 0) + record.steps * len(plan.sizes)
+            runs[bucket] = runs.get(bucket, 0) + record.steps * plan.sizes.count(plan.sizes[0])
     found = []
     for bucket, plan in plans.items():
-        step = seconds[bucket] * len(plan.sizes) / runs[bucket]
+        count = plan.sizes.count(plan.sizes[0])
+        step = seconds[bucket] * count / runs[bucket]
         costs, alone = prices.placed(plan.partition), prices.alone().placed(plan.partition)
-        graph, count = plan.partition.graph, len(plan.sizes)
-        findings = consistency(costs, graph, step, count, alone=alone).findings
+        findings = consistency(costs, plan.partition.graph, step, count, alone=alone).findings
         found += [f"bucket {bucket}: {line}" if bucket else line for line in findings]
     return found

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Speed
 from partitioner.views.report import body_flops
+from runtime.planning.memory.arena import Kind
 from runtime.profiling.analysis.mixture import Mixture
 from runtime.profiling.analysis.record import Record, bucket_text
 from runtime.schedule.instructions import Run, Update
@@ -62,7 +63,7 @@ class BodyRow(NamedTuple):
     predicted: float
     """The predicted seconds of one run."""
     flops: int
-    """Operations of one run."""
+    """Operations of one run, the mean where micro-batches are unequal."""
     share: float
     """The share of this body in the seconds of all bodies."""
 
@@ -147,12 +148,12 @@ def _instructions(record: Record) -> Iterator[tuple[int, Any, npt.NDArray[Any]]]
             yield rank, now, seconds[:, at]
 
 
-def run_seconds(record: Record) -> dict[tuple[str, BodyKey], list[npt.NDArray[Any]]]:
-    """Return the seconds of every run of each bucket's bodies, an array over all steps per run."""
-    found: dict[tuple[str, BodyKey], list[npt.NDArray[Any]]] = {}
+def run_seconds(record: Record) -> dict[tuple[Kind, BodyKey], list[npt.NDArray[Any]]]:
+    """Return the seconds of every run of each kind's bodies, an array over all steps per run."""
+    found: dict[tuple[Kind, BodyKey], list[npt.NDArray[Any]]] = {}
     for _, now, seconds in _instructions(record):
         if isinstance(now, Run):
-            found.setdefault((record.buckets(now.mb), now.key), []).append(seconds)
+            found.setdefault((record.parts.mbs[now.mb].kind, now.key), []).append(seconds)
     return found
 
 
@@ -163,9 +164,10 @@ def bodies(mixtures: Sequence[Mixture]) -> list[BodyRow]:
     rank_of: dict[tuple[str, BodyKey], int] = {}
     for mixture in mixtures:
         record, weight = mixture.record, mixture.weight
-        flops = _flops(record)
-        for place, runs in run_seconds(record).items():
-            done.setdefault(place, []).extend(_Timed(weight, s, flops[place]) for s in runs)
+        for (kind, key), runs in run_seconds(record).items():
+            flops = body_flops(record.parts.partitions[kind].bodies[key])
+            place = bucket_text(record.keys[kind.part]), key
+            done.setdefault(place, []).extend(_Timed(weight, s, flops) for s in runs)
         unit = weight * float(mixture.predicted.unit)
         for rank, track in enumerate(mixture.predicted.tracks):
             for run, start, end in track.runs():
@@ -190,13 +192,3 @@ def bodies(mixtures: Sequence[Mixture]) -> list[BodyRow]:
     total = sum(row.share for row in rows) or 1.0
     rows = [row._replace(share=row.share / total) for row in rows]
     return sorted(rows, key=lambda row: -row.share)
-
-
-def _flops(record: Record) -> dict[tuple[str, BodyKey], int]:
-    """Return the operations of one run of each bucket's bodies, for its largest micro-batches."""
-    found: dict[tuple[str, BodyKey], int] = {}
-    keys = record.keys
-    for kind, partition in record.parts.partitions.items():
-        for key, body in partition.bodies.items():
-            found.setdefault((bucket_text(keys[kind.part]), key), body_flops(body))
-    return found

@@ -11,6 +11,7 @@ import pytest
 
 from partitioner.base.types import Body
 from partitioner.costs.cost import Caches, CostTable, Speed, is_free
+from partitioner.views.report import body_flops
 from runtime.planning.costs.files import load_prices, save_prices
 from runtime.planning.costs.prices import CostModel
 from runtime.profiling.analysis.advice import advice
@@ -28,6 +29,7 @@ from runtime.schedule.views.breakdown import RankTime
 from runtime.schedule.views.trace import RUNS, shown_events
 from runtime.training.data.table import load_data
 from runtime.training.job import prepare
+from runtime.training.summary import plan_rows
 from runtime.training.trainer import Trainer
 from runtime.transports import ThreadCluster
 from symgraph.app.config import load_config
@@ -175,6 +177,22 @@ def test_costs_that_do_not_add_up_are_warned_of():
     worse = profile_of([record], slow, profile.speeds, record.plan)
     assert "of computing on all devices, their runs to" in warnings(worse)[0]
     assert f"warning: {warnings(worse)[0]}" in said_of(worse)
+    of_kinds = run_seconds(record).items()
+    largest = [s for (kind, _), all_of in of_kinds if kind.size == 2 for s in all_of]
+    runs = seconds_text(sum(float(np.median(s)) for s in largest))
+    assert f"their runs to {runs} " in warnings(worse)[0]
+
+
+def test_operations_are_those_of_each_micro_batch():
+    """Those of 2 and 1 samples all counted as 2."""
+    plan = small_profile().typical.record.plan
+    assert plan.sizes == (2, 2, 1, 1)
+    for row in small_profile().bodies:
+        of_both = [body_flops(plan.partitions[size].bodies[row.key]) for size in (2, 1)]
+        assert of_both[0] > row.flops == round(sum(of_both) / 2)
+    whole = 4 * sum(row.flops for row in small_profile().bodies)
+    stages = plan_rows(plan, small_profile().memory)
+    assert sum(stage["flops"] for stage in stages) == pytest.approx(whole, abs=20)
 
 
 @pytest.mark.slow
