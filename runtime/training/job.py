@@ -31,6 +31,7 @@ from runtime.planning.step import StepPrograms
 from runtime.schedule.replay import RankMemory
 from runtime.training.clusters import THREADS, transport_of
 from runtime.training.given import network_of
+from runtime.training.given_costs import check_costs
 from runtime.training.loss import Loss, with_figures
 from runtime.training.metrics import create_metrics
 from runtime.training.models import build_model
@@ -128,7 +129,10 @@ def training_plan(
         options = replace(options, named_only=True, near=1, data_axis=options.rows)
         options = replace(options, solver_steps=SOLVER_STEPS / 100)
     with use_blas(config.blas):
-        return _planned(config, options)
+        planned = _planned(config, options)
+        if config.partition.costs is not None:
+            check_costs(config.partition.costs, planned.training.network.first)
+        return planned
 
 
 def _planned(config: Config, options: Options) -> Planned:
