@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,6 @@ from runtime.planning.mixed_step import predict
 from runtime.planning.step import StepPrograms
 from runtime.profiling.calibration.pricing import measured_prices
 from symgraph import Feed, Symbol, TensorType
-from symgraph.core.heap import trim_heap
 from symgraph.core.types import Array
 from symgraph.io import DataBatch
 
@@ -207,17 +207,23 @@ def make_job(
     return language_model(config, options, given, train=train, even=even)
 
 
-def save_gradients(path: Path, job: Job, cluster: Cluster) -> None:
+def save_gradients(path: Path, job: Job, count: int, threads: int) -> None:
     """Save weights, the first batch, its loss and gradients, computed by an update of the plan.
 
     Plain descent at a huge rate leaves minus the gradient times that rate.
+
+    Args:
+        path, job: the file, and what is run.
+        count, threads: how many devices there are, and how many threads each has.
     """
-    session = job.session(cluster, sg.optimizer.SGD(GRADIENT_RATE))
-    before = {name: array.copy() for name, array in session.parameters().items()}
     first = job.data[0][0]
-    loss = update(session, first)
+    with make_cluster("threads", count) as cluster, limit_blas(threads):
+        session = job.session(cluster, sg.optimizer.SGD(GRADIENT_RATE))
+        before = {name: array.copy() for name, array in session.parameters().items()}
+        loss = update(session, first)
+        trained = session.parameters()
     found = {f"weight {name}": array for name, array in before.items()}
-    for name, after in session.parameters().items():
+    for name, after in trained.items():
         found[f"gradient {name}"] = (before[name] - after) / np.float32(GRADIENT_RATE)
     values = first.feeds if isinstance(first, DataBatch) else first
     fed = {f"fed {name}": ids.astype(np.int64) for name, ids in values.items()}
@@ -276,10 +282,17 @@ def main() -> None:
     choice = [choice_of(job.plan)] if count > 1 else []
     if options.predict:
         choice.append(predicted(job, contexts))
+    if options.gradients is not None:
+        check = options.gradients, job, count, options.threads
+        if options.gpus:  # which a forked process cannot use
+            save_gradients(*check)
+        else:  # in a process of its own, or its session counts as peak memory
+            child = get_context("fork").Process(target=save_gradients, args=check)
+            child.start()
+            child.join()
+            if child.exitcode:
+                raise SystemExit(child.exitcode)
     with make_cluster("threads", count) as cluster, limit_blas(options.threads):
-        if options.gradients is not None:
-            save_gradients(options.gradients, job, cluster)
-            trim_heap()  # or its session counts as peak memory
         session = job.session(cluster)
         serve(
             lambda number: [update(session, given) for given in job.data[number]][-1],
