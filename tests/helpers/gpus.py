@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.backends.bodies import BoundBody
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device import arrays, settings
 from runtime.engine.session import Session
@@ -55,6 +56,6 @@ def replays(session: Session) -> list[CapturedRun]:
     for bound in session.workers[0].bound:
         for call in bound.calls:
             for part in getattr(call, "args", ()):
-                steps = getattr(part[0], "steps", ()) if isinstance(part, tuple) else ()
+                steps = part.steps if isinstance(part, BoundBody) else ()
                 found += [step.function for step in steps if isinstance(step.function, CapturedRun)]
     return found
