@@ -92,8 +92,7 @@ class Session:
             timed: Whether workers have stopwatches.
         """
         if optimizer is not None:
-            require_optimizer(optimizer, trains=plan.trains, gradients=bool(plan.grads))
-            require_own_copies(plan, arrays)
+            require_optimizer(optimizer, plan, arrays)
         require_ranks(plan.partition.ranks, cluster.size)
         require_devices(plan)
         self.plan, self.cluster, self.arrays, self.seed = plan, cluster, arrays, seed
@@ -411,27 +410,20 @@ def assembled(plan: Plan, parts_of: Mapping[Value, list[Array]]) -> list[Array]:
     return [whole.copy() if whole is first else whole for whole, first in wholes]
 
 
-def require_optimizer(optimizer: object, *, trains: bool, gradients: bool) -> None:
-    """Raise TypeError unless it is an optimizer, RunError for a plan that it could not train."""
+def require_optimizer(optimizer: object, plan: Plan, arrays: Arrays) -> None:
+    """Raise TypeError unless it is an optimizer, RunError for a plan that it could not train.
+
+    Nor can it train these arrays if copies of a parameter have one, of which each updates all.
+    """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be one of symgraph.optimizer, not {optimizer!r}")
-    if not trains:
+    if not plan.trains:
         raise RunError("an optimizer is given, but the plan has no updates: Options(update=True)")
-    if not gradients:
+    if not plan.grads:
         raise RunError(
             "an optimizer is given, but the plan has no gradients: plan(..., wrt=None) has those "
             "of all arguments that are not fed"
         )
-
-
-def require_ranks(wanted: int, there: int) -> None:
-    """Raise RunError unless a cluster has a rank for each of a plan's."""
-    if wanted != there:
-        raise RunError(f"the plan has {wanted} ranks, but the cluster has {there}")
-
-
-def require_own_copies(plan: Plan, arrays: Arrays) -> None:
-    """Raise RunError if copies of a parameter have one array, but each would update all of it."""
     for copies in () if plan.shared_copies else all_copies(plan.partition):
         ranks = zip(copies.names, copies.ranks, strict=True)
         held = [id(arrays[rank][name]) for name, rank in ranks if rank in arrays]
@@ -440,6 +432,12 @@ def require_own_copies(plan: Plan, arrays: Arrays) -> None:
                 f"the replicas of {copies.parameter!r} have one array, but each of them would "
                 "update it: initialize the arrays by this plan, which does not shard the optimizer"
             )
+
+
+def require_ranks(wanted: int, there: int) -> None:
+    """Raise RunError unless a cluster has a rank for each of a plan's."""
+    if wanted != there:
+        raise RunError(f"the plan has {wanted} ranks, but the cluster has {there}")
 
 
 def initialize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 import warnings
 from collections import deque
@@ -69,12 +68,9 @@ class Progress:
     scaling: Mapping[str, float] = field(default_factory=dict)
 
 
-def blas_threads(config: Config, cluster: Cluster, cores: int) -> int:
+def blas_threads(config: Config, cluster: Cluster) -> int:
     """Return the threads per matrix product: the config's, or this host's cores over its ranks."""
-    if isinstance(config.blas_threads, int):
-        return config.blas_threads
-    hosts = cluster.run(lambda transport: transport.exchange(platform.node()))[0]
-    return max(1, cores // hosts.count(platform.node()))
+    return config.blas_threads if isinstance(config.blas_threads, int) else cluster.cores
 
 
 def agree_on_config(

@@ -232,6 +232,7 @@ class Cluster(Protocol):
     """The ranks of a run; it runs work on those that live in this process."""
 
     size: int
+    cores: int  # that each rank has on this host
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {count_text(self.size, 'rank')}>"

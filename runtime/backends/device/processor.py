@@ -6,8 +6,8 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -163,21 +163,33 @@ def await_quiet() -> None:
             return
 
 
+@cache
+def _libraries() -> ThreadpoolController:
+    mkl()
+    return ThreadpoolController().select(user_api="blas")
+
+
 class SharedCores:
-    """This process's cores divided among ranks, for matrix products; cheap to enter each step.
+    """A rank's share of this host's cores, for matrix products; cheap to enter each step."""
 
-    Products use no more threads than they were allowed before.
-    """
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
 
-    def __init__(self, ranks: int) -> None:
-        mkl()
-        self._controller = ThreadpoolController().select(user_api="blas")
-        allowed = [library["num_threads"] for library in self._controller.info()]
-        self.threads = max(1, min([os.cpu_count() or 1, *allowed]) // ranks)
+    @cached_property
+    def threads(self) -> int:
+        """The threads of a product: no more than it was allowed before."""
+        allowed: list[int] = [library["num_threads"] for library in _libraries().info()]
+        return min([self._cores, *allowed])
 
     def limit(self) -> AbstractContextManager[None]:
-        """Return a context manager inside which products use `threads` threads."""
-        return _limit(self.threads, self._controller.limit(limits=self.threads))
+        """Return a context manager inside which products use `threads`, or what `limit_blas` says.
+
+        Ranks that share the cores without any limit wait for each other's threads of BLAS, for many
+        times the time of the work.
+        """
+        if _allowed:
+            return nullcontext()
+        return _limit(self.threads, _libraries().limit(limits=self.threads))
 
 
 def slow_blas_warning(

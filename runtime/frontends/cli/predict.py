@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def predict(config: Config, cluster: Cluster, console: Console, path: str) -> di
         require_folder(str(Path(path).parent), "cannot write outputs into")
         require_writable(path, "cannot write outputs into")
     job = prepare(config, CostCache().on(cluster, devices_of(config)), whole=True)
-    with use_blas(config.blas), limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
+    with use_blas(config.blas), limit_blas(blas_threads(config, cluster)):
         predictor = Predictor(job, cluster)
         placed = ", ".join(config.devices)
         console.line(f"{config.model} on {placed}: {predictor.weights()}")

@@ -431,7 +431,7 @@ def _fit(
     link.tell(plan=plan_facts(job))
     data = load_data(config)
     _introduce(job, data, console)
-    with limit_blas(blas_threads(config, cluster, os.cpu_count() or 1)):
+    with limit_blas(blas_threads(config, cluster)):
         trainer = Trainer(job, cluster, data)
         recorder.follow(trainer.training, trainer.evaluation)
         path = trainer.resume()

@@ -147,8 +147,7 @@ class BoundNetwork:
         values, key = self._values(feeds, train=True), store.next_key(train=True)
         store.watch.look(self, values, True, key)
         session.seed, session.steps = key
-        with store.cores():
-            session.step(values)
+        session.step(values)
         store.take_back(session.updaters)
         self._passed(session, trained=True)
         self._ready, self._read = False, None
@@ -199,8 +198,7 @@ class BoundNetwork:
 
     def _run_forward(self, run: Phases, values: Mapping[str, Array], *, train: bool) -> None:
         seed, step = self._key
-        with self.store.cores():
-            run.forward(values, train=train, seed=seed, step=step)
+        run.forward(values, train=train, seed=seed, step=step)
 
     def outputs(self) -> list[Array]:
         """The outputs of the last pass, for the whole batch, on the host."""
@@ -239,8 +237,7 @@ class BoundNetwork:
         self._require_forward()
         heads = self._heads(out_grads)
         self._ready = False
-        with self.store.cores():
-            self.phases.backward(heads)
+        self.phases.backward(heads)
         self.catch_up()
         scale, shards = self.store.loss_scale, self.plan.shards
         for variable in self.plan.grads:

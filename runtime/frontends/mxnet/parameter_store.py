@@ -7,14 +7,12 @@ same arrays, so a parameter is one array whatever uses it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from runtime.backends.device.arrays import Device, copy, fill, on_host
-from runtime.backends.device.processor import SharedCores
 from runtime.engine.devices import device_of, filling
 from runtime.engine.optimizer_step import OptimizerStep
 from runtime.engine.rank import RankResources
@@ -113,8 +111,7 @@ class ParameterStore:
             cluster: The ranks that run the networks; all are local.
             seed: The key of first values and random numbers; None: that of `mx.random.seed`.
             loss_scale: The first loss scale.
-            trains: Whether networks change parameters: then each replica has an array of its own,
-                and matrix products share the cores out among ranks.
+            trains: Whether networks change parameters: then each replica has an array of its own.
         """
         self.cluster, self._seed, self._generation = cluster, seed, SEEDING.generation
         self.arrays, self.grads, self.device_copies, self.states = {}, {}, {}, {}
@@ -125,7 +122,6 @@ class ParameterStore:
         self._first_scale = self.loss_scale = loss_scale
         self.resources = {rank: RankResources() for rank in cluster.ranks}
         self._trains = trains
-        self._cores = SharedCores(cluster.size) if trains else None
         self._last_run: object = None
 
     # -- arrays ------------------------------------------------------------------------------
@@ -263,10 +259,6 @@ class ParameterStore:
             self._generation, self.steps, self.reads = SEEDING.generation, 0, 0
         self.reads += not train
         return self.seed, self.steps if train else self.reads - 1
-
-    def cores(self) -> AbstractContextManager[object]:
-        """Limit matrix products to this process's cores shared out among ranks."""
-        return nullcontext() if self._cores is None else self._cores.limit()
 
     def passed(self, run: object, *, trained: bool) -> None:
         """Note the session or phases that ran last; their results are in the shared memory."""

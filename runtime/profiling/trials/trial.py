@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ from partitioner.costs.cost import Speed
 from partitioner.strategies.types import LATENCY, THROUGHPUT
 from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.arrays import device
-from runtime.backends.device.processor import core_count, limit_blas
+from runtime.backends.device.processor import limit_blas
 from runtime.backends.device.settings import product_precision
 from runtime.planning.costs.prices import CostModel, CostProvider, first_of_kinds
 from runtime.planning.mixed_step import predict, stream_batches
@@ -69,14 +68,8 @@ class Shared:
         One device has a cache of its own, with its threads of BLAS: rank 0 may measure it while
         other ranks, whose caches must ask for the same kernels as rank 0's, do not.
         """
-        threads = threads_of(config, cluster) if len(config.devices) == 1 else 0
+        threads = blas_threads(config, cluster) if len(config.devices) == 1 else 0
         return self._costs.setdefault((threads, config.blas), CostCache(max(1, threads)))
-
-
-def threads_of(config: Config, cluster: Cluster) -> int:
-    """Return the threads per matrix product; one device takes what this process may use."""
-    cores = core_count() if len(config.devices) == 1 else os.cpu_count() or 1
-    return blas_threads(config, cluster, cores)
 
 
 def prices_of(planned: Planned, steps: Iterable[StepPrograms]) -> CostModel:
@@ -138,7 +131,7 @@ class Trial:
             planned or training_plan(config, shared.pricing(cluster, config)), config=config
         )
         job = job_of(planned)
-        threads = threads_of(config, cluster)
+        threads = blas_threads(config, cluster)
         with use_blas(config.blas), limit_blas(threads):
             trainer = Trainer(job, cluster, shared.data(config), timed=True)
             batches = stream_batches(job.training, STREAM)

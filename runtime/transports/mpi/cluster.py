@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from runtime.backends.device.processor import usable_cores
+from runtime.backends.device.processor import SharedCores, usable_cores
 from runtime.transports.base import (
     GRACE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -165,7 +165,9 @@ class MpiCluster(Cluster):
         if guard is not None:
             guard.outlive()
         cores = [mine for host, mine in places if host == platform.node()]
-        own_core = len(cores) <= len(set().union(*cores))
+        ours = len(set().union(*cores))
+        own_core, self.cores = len(cores) <= ours, max(1, ours // len(cores))
+        self._shared = SharedCores(self.cores)
         self._waiter = Waiter(mpi, self.rank, timeout, self._lifeline, own_core=own_core)
         self._mpi = mpi
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # by contexts
@@ -210,7 +212,8 @@ class MpiCluster(Cluster):
         status.inside = True
         endpoint = self._endpoint()
         try:
-            result = work(endpoint)
+            with self._shared.limit():
+                result = work(endpoint)
             endpoint.close()
             status.inside = False
             if self._lifeline.failure is not None:

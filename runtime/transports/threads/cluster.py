@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.backends.device.arrays import Mark, after, mark
-from runtime.backends.device.processor import core_count
+from runtime.backends.device.processor import SharedCores, core_count
 from runtime.backends.parcels import Parcel
 from runtime.transports.base import (
     TIMEOUT_SECONDS,
@@ -352,6 +352,8 @@ class ThreadCluster(Cluster):
         if size < 1:
             raise ConfigError(f"a thread cluster needs at least 1 rank, not {size}")
         self.size, self.timeout = size, timeout
+        self.cores = max(1, CORES // size)
+        self._shared = SharedCores(self.cores)
         changed(np.zeros(1, dtype=np.int64), 1)  # compiled before any rank waits
         self._busy = threading.Lock()
         self._closed = False
@@ -376,7 +378,8 @@ class ThreadCluster(Cluster):
         if not self._busy.acquire(blocking=False):
             raise RunError("run: this thread cluster is busy with another run; make a second one")
         try:
-            return self._run(work)
+            with self._shared.limit():
+                return self._run(work)
         finally:
             self._busy.release()
 

@@ -17,6 +17,8 @@ from runtime.backends.device.processor import (
     product_threads,
     slow_blas_warning,
 )
+from runtime.transports import ThreadCluster
+from runtime.transports.threads import cluster as threads
 
 
 def described(folder: Path, *caches: str) -> Path:
@@ -89,17 +91,28 @@ def test_nothing_is_said_where_nothing_is_set():
     assert slow_blas_warning({"OPENBLAS_CORETYPE": ""}, "Haswell", AVX512) == ""
 
 
-def test_ranks_share_the_threads_that_products_may_use():
-    def now() -> set[int]:
-        return {b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"}
+def now() -> set[int]:
+    """The threads that products of BLAS may use."""
+    return {b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"}
 
+
+def test_ranks_share_the_threads_that_products_may_use():
     before = now()
     with threadpool_limits(limits=1, user_api="blas"):
-        assert SharedCores(1).threads == 1  # no more than it was allowed
-    many = SharedCores(1000)
-    with many.limit():
-        assert (many.threads, now()) == (1, {1})
-        with limit_blas(2):
+        assert SharedCores(9).threads == 1  # no more than it was allowed
+    one = SharedCores(1)
+    with one.limit():
+        assert (one.threads, now()) == (1, {1})
+        with limit_blas(2), one.limit():
             assert product_threads() == 2  # those of our own kernels
         assert product_threads() == 1
     assert now() == before
+
+
+def test_threads_of_ranks_and_of_their_products_are_not_more_than_the_cores(monkeypatch):
+    monkeypatch.setattr(threads, "CORES", 2)
+    with threadpool_limits(limits=2, user_api="blas"), ThreadCluster(2) as cluster:
+        assert cluster.run(lambda _: now()) == [{1}, {1}]
+        with limit_blas(2):
+            assert cluster.run(lambda _: now()) == [{2}, {2}]
+        assert now() == {2}

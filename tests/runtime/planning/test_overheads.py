@@ -78,7 +78,8 @@ def test_weights_of_products_with_few_rows_are_packed():
 def test_replicas_copy_and_add_gradients(own, shared):
     """Each of two ranks sends half of its gradient, adds the half it gets, and copies all sums.
 
-    Threads of one process add the other's half where it is, and copy the other half's sum.
+    Threads of one process add the other's half where it is, and copy the other half's sum; of a
+    weight that they share they copy nothing.
     """
     x = sym.FullyConnected(sym.Variable("x"), num_hidden=UNITS, no_bias=True, name="fc")
     feeds = {"x": Feed(TensorType((4, INNER), "float32"))}
@@ -91,6 +92,6 @@ def test_replicas_copy_and_add_gradients(own, shared):
     summing = 2 * half + 3 * half + 2 * half + (2 * half if own else 2 * WEIGHT)
     spreading = 2 * half + 2 * WEIGHT if own else 0
     if shared:
-        summing, spreading = 3 * half, 2 * half
+        summing, spreading = 3 * half, 0 if own else 2 * half
     updating = 3 * (half if own else WEIGHT)
     assert [*made.overheads().updating.values()] == [updating + summing + spreading] * 2
