@@ -162,7 +162,8 @@ def low_matmul(
     if name == PACKED:
         packed, room = (room.view(np.uint32) for room in rooms)
         wide = pairs.pairs_are_slower()
-        pairs.multiply_stacks(x, x_turned, y, y_turned, as_words(out), packed, room, wide)
+        shorts = as_words(out).view(np.uint16)
+        pairs.multiply_stacks(x, x_turned, y, y_turned, shorts, packed, room, wide)
         return
     x, y = (a.swapaxes(1, 2) if t else a for a, t in ((x, x_turned), (y, y_turned)))
     for left, right, product in zip(x, y, out, strict=True):

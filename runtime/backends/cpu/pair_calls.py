@@ -9,6 +9,8 @@ import numpy as np
 from runtime.backends.cpu.helpers import HELPERS, cut_evenly, part_count
 from runtime.backends.cpu.micro import ROWS
 from runtime.backends.cpu.pairs import (
+    ROUNDED,
+    SHORT,
     STRIP,
     WIDTH,
     chunk_rows,
@@ -55,8 +57,9 @@ def product(
         packed: The right operand packed, or None to pack it in every call.
     """
     inner, units = y.shape[::-1] if y_turned else y.shape
-    row = as_words(out.reshape(-1)[:0] if bias is None else bias)
-    factors = as_words(x), turned, row, as_words(out), (pairs_are_slower(), False)
+    shorts, form = as_words(out).view(np.uint16), SHORT if out.itemsize == 2 else ROUNDED
+    row = shorts.reshape(-1)[:0] if bias is None else as_words(bias)
+    factors = as_words(x), turned, row, shorts, (pairs_are_slower(), form)
     size, parts = room_size(len(out), inner, units), row_parts(len(out), inner, units)
     if packed is not None:
         return BoundCall(_multiply, (packed, size, parts, factors))

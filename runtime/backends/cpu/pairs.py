@@ -418,18 +418,17 @@ def multiply(
         a: The left operand (rows, inner), or its transpose, as uint16.
         transposed: Whether it is the transpose.
         bias: (units,), or empty, as uint16.
-        out: (rows, units), rounded to bfloat16, as uint16, or in float32, as uint32.
-        how: Whether to multiply in float32, and whether to store the sums in float32 as they are,
-            not rounded to bfloat16.
+        out: (rows, units) or, in float32, (rows, 2 units): as uint16, as it is compiled once then.
+        how: Whether to multiply in float32, and the form of the output; see SHORT.
         part: The first row, that after the last, how many are packed together, and the address of
             room for them; see `room_size`.
     """
-    units, (wide, exact), (begin, stop, height, room) = out.shape[1], how, part
-    form = SHORT if out.itemsize == 2 else EXACT if exact else ROUNDED
+    (wide, form), (begin, stop, height, room) = how, part
+    units, size = (out.shape[1], 2) if form == SHORT else (out.shape[1] // 2, 4)
     inner = a.shape[0] if transposed else a.shape[1]
     pairs = (inner + 1) // 2
     panels = (units + WIDTH - 1) // WIDTH
-    gap, start, size = ROWS * (8 if wide else 4), first_line(packed), out.itemsize
+    gap, start = ROWS * (8 if wide else 4), first_line(packed)
     keeps = int(pairs > DEPTH)  # else all tiles have one block, one after the other
     blocks = room + (height // ROWS) * (gap * min(pairs, DEPTH) + VECTOR)
     for first in range(begin, stop, height):
@@ -476,7 +475,7 @@ def multiply_stacks(
         x_turned: See x.
         y: The right operands, transposed if `y_turned`.
         y_turned: See y.
-        out: The products in float32, as uint32.
+        out: The products in float32, as uint16.
         packed: Room for one right operand; see `pairs_shape`.
         room: See `room_size`.
         wide: Whether to multiply in float32.
@@ -486,7 +485,7 @@ def multiply_stacks(
     whole = 0, rows, chunk_rows(rows, inner), at
     for i in range(len(x)):
         pack_panels(y[i], packed, y_turned, 0, inner)
-        multiply(packed, x[i], x_turned, none, out[i], (wide, True), whole)
+        multiply(packed, x[i], x_turned, none, out[i], (wide, EXACT), whole)
 
 
 @cache
@@ -501,7 +500,7 @@ def pairs_are_slower() -> bool:
 
     def seconds(wide: bool) -> float:
         start = time.perf_counter()
-        multiply(packed, x, False, empty, out, (wide, False), (0, rows, rows, room.ctypes.data))
+        multiply(packed, x, False, empty, out, (wide, SHORT), (0, rows, rows, room.ctypes.data))
         return time.perf_counter() - start
 
     times = [(seconds(True), seconds(False)) for _ in range(TRIES)]

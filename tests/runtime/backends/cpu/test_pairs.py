@@ -77,6 +77,16 @@ def test_products_of_any_size(rows, inner, units, rng):
 
 
 @with_vectors
+def test_one_kernel_is_compiled_for_all_forms_of_a_product(rng):
+    """It takes seconds to compile: it was for each dtype of the output, and without a bias."""
+    x, y = numbers(rng, (2, 3)), numbers(rng, (3, 5))
+    for dtype in (BFLOAT16, np.float32):
+        for bias in (None, numbers(rng, 5)):
+            multiplied(x, y, False, None, np.empty((2, 5), dtype), bias)
+    assert len(pairs.multiply.signatures) == 1
+
+
+@with_vectors
 def test_a_rows_bits_do_not_depend_on_the_others(rng):
     x, y = numbers(rng, (300, 1100)), numbers(rng, (1100, 70))
     whole = multiplied(x, y, False, None, np.empty((300, 70), BFLOAT16))
@@ -100,7 +110,7 @@ def test_pairs_and_float32_give_the_same_bits(rng):
     outs = []
     for wide in (True, False):
         out = np.empty((30, 70), np.uint16)
-        args = as_words(x), False, as_words(x[:0, 0]), out, (wide, False)
+        args = as_words(x), False, as_words(x[:0, 0]), out, (wide, pairs.SHORT)
         pairs.multiply(buffer, *args, (0, 30, 36, room.ctypes.data))
         outs.append(out)
     np.testing.assert_array_equal(*outs)
