@@ -181,3 +181,13 @@ def overwrite(old: Array, new: Array) -> None:
     """Do what `old[:] = new` does, whose message about shapes takes numba seconds to compile."""
     for i in range(len(old)):
         old[i] = new[i]
+
+
+@inner()
+def largest(numbers: Array) -> Any:
+    """Return the largest of some numbers, as `numbers.max()`, which numba compiles for longer."""
+    most = numbers[0]
+    for i in range(1, len(numbers)):
+        if numbers[i] > most:
+            most = numbers[i]
+    return most

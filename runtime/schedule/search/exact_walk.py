@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled, inner, overwrite
+from partitioner.base.compiled import compiled, inner, largest, overwrite
 from runtime.schedule.search.list_scheduler_walk import (
     Clocks,
     begin_of,
@@ -77,11 +77,11 @@ def search(
         _do(p, memory, waits, tree, depth, tree.options[depth, left[depth]])
         depth += 1
         state[NODES] += 1
-        if (tree.at.done < p.mbs).any():
+        if _is_open(p, tree.at):
             left[depth] = _options(p, tail, memory, waits, below, tree, depth)
             continue
         left[depth] = 0
-        if tree.at.clock.max() < below:
+        if largest(tree.at.clock) < below:
             state[DEPTH] = depth
             _write_order(p, tree, depth)
             return FOUND
@@ -94,7 +94,7 @@ def _do(p: Problem, memory: Memory, waits: bool, tree: Tree, depth: int, choice:
     rank = p.rank[choice] if choice >= 0 else NONE - choice
     mine = p.bodies[p.bodies_first[rank] : p.bodies_first[rank + 1]]
     if waits:
-        tree.barred[depth + 1] = tree.barred[depth]
+        overwrite(tree.barred[depth + 1], tree.barred[depth])
         for body in mine:
             tree.barred[depth + 1, body] = choice < 0 and (
                 tree.barred[depth, body] or _can_run(p, tree, body)
@@ -120,6 +120,15 @@ def _undo(p: Problem, memory: Memory, tree: Tree, depth: int) -> None:
     for i in range(p.out_first[body], p.out_first[body + 1]):
         tree.at.arrive[p.outgoing[i], mb] = NEVER
         tree.at.busy[p.outgoing[i]] = 0
+
+
+@inner()
+def _is_open(p: Problem, at: Clocks) -> bool:
+    """Whether there are runs to do."""
+    for body in range(len(at.done)):  # noqa: SIM110  (numba has no any())
+        if at.done[body] < p.mbs:
+            return True
+    return False
 
 
 @inner()
@@ -212,7 +221,7 @@ def _is_known(p: Problem, tree: Tree, depth: int) -> bool:
         if _no_better(pool[new + 1 : new + size], pool[other + 1 : other + size], bodies):
             return True
         other = pool[other]
-    if not tree.barred[depth if len(tree.barred) > 1 else 0].any():
+    if not largest(tree.barred[depth if len(tree.barred) > 1 else 0]):
         pool[new], tree.bucket[slot] = tree.bucket[slot], new
         tree.state[USED] = new + size
     return False

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.base.compiled import compiled, inner, overwrite
+from partitioner.base.compiled import compiled, inner, largest, overwrite
 from runtime.schedule.search.problem import NEVER, NONE, Memory, Problem
 
 Array = npt.NDArray[Any]
@@ -108,7 +108,7 @@ def replay(p: Problem, order: Array, start: Array, cause: Array) -> int:
                     wants[to] = NONE
                     ready[count] = to
                     count += 1
-    return NEVER if left else c.clock.max()
+    return NEVER if left else largest(c.clock)
 
 
 # -- building ------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 
-from partitioner.base.compiled import compiled
+from partitioner.base.compiled import compiled, largest
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """\
@@ -120,3 +121,16 @@ def test_processes_that_compile_at_the_same_time_have_files_of_their_own():
         found.append({*file._load_index().values()})
     assert [*map(len, found)] == [1, 1]
     assert found[0].isdisjoint(found[1])
+
+
+def test_the_largest_of_numbers_of_any_type():
+    """Kernels call this, as numba compiles `max` for longer than some of them."""
+
+    @numba.njit
+    def call(numbers):
+        return largest(numbers)
+
+    assert call(np.array([3, -1, 4])) == 4
+    assert call(np.array([-3.5, -np.inf])) == -3.5
+    assert call(np.array([False, True, False]))
+    assert not call(np.zeros(3, bool))
