@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.compiled import compiled, inner, overwrite
+from partitioner.base.compiled import compiled, inner, largest, overwrite
 from symgraph.core.types import Array
 
 SWEEPS = 8  # through all items, at most: what is not settled then is bounded less sharply
@@ -76,11 +76,13 @@ def explore(task, upper, steps, rows, lows):  # type: ignore[no-untyped-def]
     on = np.full(task.updates.shape[1], NOWHERE)
     placed = np.zeros(k, np.int64)
     choice, low = np.zeros((n + 1, k), np.int64), np.full((n + 1, k), np.inf)
-    turn = np.zeros(n + 1, np.int64)
+    turn = np.full(n + 1, NOWHERE)  # of the part's devices, which are not known yet at first
     depth = count = used = 0
     others, below = np.inf, upper
-    used += _choices(task, on, placed, 0, choice[0], low[0])
     while depth >= 0:
+        if turn[depth] == NOWHERE:
+            turn[depth] = 0
+            used += _choices(task, on, placed, depth, choice[depth], low[depth])
         at = turn[depth]
         if at == k or not low[depth, at] < below:
             if at < k and low[depth, at] < upper:
@@ -96,8 +98,7 @@ def explore(task, upper, steps, rows, lows):  # type: ignore[no-untyped-def]
         _put(task, on, placed, depth, choice[depth, at])
         if depth + 1 < n:
             depth += 1
-            turn[depth] = 0
-            used += _choices(task, on, placed, depth, choice[depth], low[depth])
+            turn[depth] = NOWHERE
             continue
         if count == len(rows):
             count, below = _halved(rows, lows)
@@ -208,13 +209,13 @@ def _bound(task, on, part):  # type: ignore[no-untyped-def]
             rank[unit[i]] = d
             load[d] += took[i]
     head, tail = _ends(task, where, unit, long)
-    most = 0.0
+    most, longest = 0.0, largest(tail)
     for u in range(units):
         runs = task.mbs if rank[u] != NOWHERE else 1
         most = max(most, head[u] + runs * long[u] + tail[u])
     for u in range(units):  # what begins no earlier, and ends no later, than two of a rank's units
         d = rank[u]
-        if d == NOWHERE or task.mbs * load[d] + head[u] + tail.max() <= most:
+        if d == NOWHERE or task.mbs * load[d] + head[u] + longest <= most:
             continue
         for v in range(units):
             if rank[v] != d or head[v] < head[u] or tail[u] < tail[v]:
@@ -225,8 +226,11 @@ def _bound(task, on, part):  # type: ignore[no-untyped-def]
                     held += long[w]
             most = max(most, head[u] + task.mbs * held + tail[v])
     most = max(most, _on_links(task, where, unit, long, head, tail))
-    spent = (task.prices * load).sum() + task.rest[part]
-    most = max(most, task.mbs * spent / task.prices.sum())
+    spent = price = 0.0
+    for d in range(k):
+        spent += task.prices[d] * load[d]
+        price += task.prices[d]
+    most = max(most, task.mbs * (spent + task.rest[part]) / price)
     return most + task.meeting + _updating(task, on)
 
 
@@ -236,7 +240,7 @@ def _updating(task, on):  # type: ignore[no-untyped-def]
     for c in range(len(on)):
         if on[c] != NOWHERE:
             update[on[c]] += task.updates[on[c], c]
-    return update.max()
+    return largest(update)
 
 
 @inner()
@@ -260,7 +264,7 @@ def _units(task, on):  # type: ignore[no-untyped-def]
                 break
             most = max(most, level[b] + (on[task.homes[b]] != d))
         level[a] = most
-    number = np.full((3, level.max() + 2, k), NOWHERE)
+    number = np.full((3, largest(level) + 2, k), NOWHERE)
     where, unit = np.empty(items, np.int64), np.empty(items, np.int64)
     count = 0
     for i in range(items):
@@ -324,7 +328,9 @@ def _longest(task, where, unit, long, back):  # type: ignore[no-untyped-def]
 @inner()
 def _on_links(task, where, unit, long, head, tail):  # type: ignore[no-untyped-def]
     """Bound the step by what links carry, each value once from device to device."""
-    count = task.links.max() + 1
+    count = 0
+    for a in range(len(task.links)):
+        count = max(count, largest(task.links[a]) + 1)
     busy = np.zeros(count)
     first, last = np.full(count, np.inf), np.full(count, np.inf)
     starts, sources = task.sources
