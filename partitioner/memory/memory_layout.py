@@ -104,13 +104,16 @@ def lay_out(
         fixed: variables that have their own arrays; other variables are copied in.
         grads: variable -> the value of its gradient.
         several: whether a step has several micro-batches, so that each gradient is added to a
-            partial sum as soon as it is made; of one micro-batch, gradients stay after the last
+            partial sum, on a CPU as soon as it is made (a GPU makes gradients beside other work,
+            which would wait for their memory); of one micro-batch, gradients stay after the last
             run.
     """
     rank_bodies = [b for k, b in partition.bodies.items() if partition.rank(k) == rank]
     fed = {n.name for b in rank_bodies for n in b.graph.variables if n.name not in b.imports}
     asked = frozenset(grads.values())
-    lasting, added = (NONE, _only_added(partition, grads)) if several else (asked, NONE)
+    lasting, added = NONE if several else asked, NONE
+    if several and partition.placement.devices[rank].kind == "cpu":
+        added = _only_added(partition, grads)
     key = rank, frozenset(fed.intersection(fixed)), lasting, added
     known = _LAYOUTS.setdefault(partition, {})
     if key not in known:

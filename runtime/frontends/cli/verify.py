@@ -382,18 +382,20 @@ class Rank:
 
     def run(self, step: Step) -> None:
         stage, adding = stage_of(step.of), self.adding.pop(step.text, [])
+        on_cpu = self.plan.devices[self.rank].startswith("cpu")  # where gradients are added at once
         for node in self.plan.nodes[self.plan.sizes[step.mb], step.of]:
             for value in node["inputs"]:
                 self.read(stage, value, step.mb)
             self.make(node, stage, step.mb)
-            for record in adding:
-                name = record["variable"]
-                if self.plan.gradient[name]["value"] in values_of(node):
-                    self.add(step.mb, name, record["do"].split())
+            for record in adding if on_cpu else ():
+                if self.plan.gradient[record["variable"]]["value"] in values_of(node):
+                    self.add(step.mb, record["variable"], record["do"].split())
         for node in self.plan.nodes[self.plan.sizes[step.mb], step.of]:
             for value in values_of(node):
                 if value in self.plan.last:
                     self.read(stage, value, step.mb)
+        for record in () if on_cpu else adding:
+            self.add(step.mb, record["variable"], record["do"].split())
 
     def make(self, node: Record, stage: int, mb: int) -> None:
         """Write what a node makes."""

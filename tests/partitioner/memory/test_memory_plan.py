@@ -18,7 +18,7 @@ from runtime.engine.worker import Worker
 from runtime.planning.options import Options
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
-from symgraph.core.context import cpu
+from symgraph.core.context import cpu, gpu
 from symgraph.core.graph import Graph
 from symgraph.core.registry import OPS, find
 from symgraph.core.types import Value
@@ -132,7 +132,9 @@ def test_a_gradient_that_is_an_output_too_is_held_to_the_end_of_its_run():
     assert layout.added == {gradient}
     outputs = (*partition.graph.outputs, gradient)
     twice = replace(partition, graph=Graph.of(partition.graph, outputs))
-    assert lay_out(twice, 0, (), {"fc_weight": gradient}, several=True).added == frozenset()
+    on_gpu = cut(partition.graph, group2ctx(partition.graph, None, gpu(0)))  # beside other work
+    for other in (twice, on_gpu):
+        assert lay_out(other, 0, (), {"fc_weight": gradient}, several=True).added == frozenset()
 
 
 # -- side by side and in place -------------------------------------------------------------------
