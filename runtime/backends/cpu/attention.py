@@ -342,15 +342,15 @@ def gradient_block(ins: Any, mask: Any, first: int, options: Any, outs: Any, roo
     for start in range(0, last, BLOCK):
         end, place = min(start + BLOCK, last), (first, start, rows)
         block, grad = weights[: end - start], slopes[: end - start]
-        scores(k, start, turned, first, causal, block)
+        for right, left, out in ((k, turned, block), (v, turned_grads, grad)):  # compiled once
+            scores(right, start, left, first, causal, out)
         if masked:
             add_mask(mask, place, room, more, block)
         if causal:
             hide(start, first, block)
-        scores(v, start, turned_grads, first, causal, grad)
         weigh_both(start, first, causal, levels, block, grad)
-        add_by_key(block, grads, place, causal, gv[start:end])
-        add_by_key(grad, lines, place, causal, gk[start:end])
+        for left, right, out in ((block, grads, gv[start:end]), (grad, lines, gk[start:end])):
+            add_by_key(left, right, place, causal, out)
         add_by_query(grad, keys[start:], place, causal, start > 0, made)
     for i in range(rows):
         for j in range(gq.shape[1]):
