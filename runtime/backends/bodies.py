@@ -216,17 +216,16 @@ class Binder:
             for n in body.graph.variables
             if n.name not in body.imports and n.name not in self.arrays
         ]
-        passing = {v.node for v in body.results if v in self.layout.added}
+        passing = [v for v in body.results if v in self.layout.added]
         steps: list[Call] = []
         added: list[tuple[Value, int]] = []
         unjoined: list[Call] = []
         for node, made in self._calls(body, found):
             unjoined += made
-            if node.name in passing:
+            if there := [v for v in passing if v.node == node.name]:
                 steps += self._joined(unjoined)
                 unjoined = []
-                there = (v for v in body.results if v.node == node.name)
-                added += [(v, len(steps)) for v in there if v in self.layout.added]
+                added += [(v, len(steps)) for v in there]
         return BoundBody(
             body.key,
             tuple(fed),

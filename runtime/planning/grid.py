@@ -24,7 +24,7 @@ from symgraph.passes.shards import GROUP
 
 
 def rows_of(devices: int, model_axis: int | None) -> int:
-    """Return the number of rows of so many devices; ConfigError if their length fits none.
+    """Count the rows of a grid of devices; raise ConfigError if the devices do not fill them.
 
     model_axis: the devices of a row; None: all.
     """

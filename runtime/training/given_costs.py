@@ -11,23 +11,23 @@ import numpy as np
 from partitioner.costs.cost import CostTable, is_free, signature
 from runtime.backends.cpu.choice import chosen
 from runtime.backends.device.processor import processor_name
-from runtime.planning.costs.files import load_prices
+from runtime.planning.costs.prices import CostModel
 from symgraph.core.errors import ConfigError
 from symgraph.core.graph import Graph
 
 AGAIN = "measure again with `symgraph profile CONFIG --save-costs FILE`"
 
 
-def check_costs(path: str, graph: Graph) -> None:
+def check_costs(path: str, costs: CostModel, graph: Graph) -> None:
     """Warn of costs that were measured elsewhere, or without some of a graph's kernels.
 
-    path: the file. graph: of the first micro-batch, as it is planned.
+    path: the file. costs: what it holds. graph: of the first micro-batch, as it is planned.
 
     Raises:
         ConfigError: they are another network's, with none of its operators.
     """
     known: dict[str, str] = {}  # signature -> operator
-    for kind, table in load_prices(path).kinds.items():
+    for kind, table in costs.kinds.items():
         if isinstance(table, CostTable):
             known |= {name: name.partition("(")[0] for name in (*table.measured, *table.failed)}
             if kind == "cpu" and (other := _differences(table.machine)):

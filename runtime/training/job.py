@@ -131,7 +131,8 @@ def training_plan(
     with use_blas(config.blas):
         planned = _planned(config, options)
         if config.partition.costs is not None:
-            check_costs(config.partition.costs, planned.training.network.first)
+            graph = planned.training.network.first
+            check_costs(config.partition.costs, options.pricing(graph, options.devices), graph)
         return planned
 
 

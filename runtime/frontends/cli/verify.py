@@ -58,10 +58,11 @@ def stage_of(body: str) -> int:
     return int(re.split("[FBIW]", body)[0])
 
 
-def bytes_of(type_: str) -> int:
-    """Count the bytes of a type such as float32[4,8]."""
+def bytes_of(type_: str, piece: int = 0, pieces: int = 1) -> int:
+    """Count the bytes of a type such as float32[4,8], or those of one of its pieces."""
     dtype, shape = re.fullmatch(TYPE, type_).groups()  # type: ignore[union-attr]
-    return ITEM.get(dtype, 8) * math.prod(int(n) for n in shape.split(",") if n)
+    size = math.prod(int(n) for n in shape.split(",") if n)
+    return ITEM.get(dtype, 8) * (size * (piece + 1) // pieces - size * piece // pieces)
 
 
 class Plan:
@@ -95,7 +96,9 @@ class Plan:
         kinds = kinds if len(self.mbs) == 1 else kinds[:-1]  # else added up once they are made
         self.last = dict.fromkeys(r["value"] for kind in kinds for r in self.all[kind])
         copies = [c for c in self.all["copies"] if c["shared"]]
-        self.shared = {v: len(c["variables"]) for c in copies for v in c["variables"]}
+        self.shared = {
+            v: (i, len(c["variables"])) for c in copies for i, v in enumerate(c["variables"])
+        }
 
     def of(self, step: Step) -> Record:
         """Return the message of a send or receive."""
@@ -279,10 +282,12 @@ def blocks(plan: Plan) -> Iterator[str]:
             live.append(b)
         held = [n for n in plan.all["node"] if (n["rank"], n["samples"]) == (rank, plan.sizes[0])]
         own = [n for n in held if n["variable"] == "parameter"]
-        parameters = sum(bytes_of(n["outputs"][0]) / plan.shared.get(n["name"], 1) for n in own)
+        parameters = sum(
+            bytes_of(n["outputs"][0], *plan.shared.get(n["name"], (0, 1))) for n in own
+        )
         total = sum(about[part] for part in ("parameters", "optimizer", "scratch", "arena"))
-        if abs(parameters - about["parameters"]) > 8 * len(plan.shared):  # in whole numbers
-            yield f"rank {rank}: parameters of {parameters:.0f} bytes, not {about['parameters']}"
+        if parameters != about["parameters"]:
+            yield f"rank {rank}: parameters of {parameters} bytes, not {about['parameters']}"
         if total != about["peak"] or total > (about["limit"] or total):
             yield f"rank {rank}: {total} bytes; peak {about['peak']}, limit {about['limit']}"
 

@@ -89,11 +89,12 @@ def _work_of(body: Body, names: Sequence[str]) -> Iterator[_Work]:
     graph = body.graph
     order = [n.name for n in graph if not n.is_variable]
     places = {name: at for at, name in enumerate(order)}
-    for at, name in enumerate(names):
+    followers = iter([name for name in names if name in places][1:])
+    for name in names:
         if name not in places:
             yield _Work(ADD, name, (), graph)
             continue
-        after = next((later for later in names[at + 1 :] if later in places), None)
+        after = next(followers, None)
         if after == name:
             yield _Work(PACK, name, (), graph)
             continue

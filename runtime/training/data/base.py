@@ -27,7 +27,7 @@ LOOKED_AT = 64  # elements of an array by which batches are told apart
 def brief_digest(batches: Sequence[DataBatch], found: int = 0) -> int:
     """Return a number below 2**20 that differs, most likely, if the batches of a step do.
 
-    found: the number of those before, which it goes on from.
+    found: the number for all earlier batches, to tell whether those differ too.
     """
     for batch in batches:
         for name, array in sorted(batch.feeds.items()):
