@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -82,9 +83,9 @@ class Packs:
         """The bytes of all buffers."""
         return sum(buffer.nbytes for _, buffer, _ in self.buffers.values())
 
-    def refresh(self) -> None:
-        """Pack the parameters of this rank."""
-        for weight, buffer, transposed in self.buffers.values():
+    def refresh(self, first: int = 0) -> None:
+        """Pack the parameters of this rank, from the first so many on."""
+        for weight, buffer, transposed in islice(self.buffers.values(), first, None):
             pack(weight, buffer, transposed)
 
     def resident(self, name: str, weight: Array, transposed: bool, dtype: Any) -> Array:

@@ -25,7 +25,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -48,7 +49,7 @@ from runtime.backends.device.table import noop
 from runtime.backends.native import NativeCalls, apart, joined, no_kernel
 from runtime.engine.stopwatch import Stopwatch
 from runtime.profiling.calibration.bench import describe_machine, timed
-from runtime.profiling.calibration.excerpts import SyntheticInputs, cut_out
+from runtime.profiling.calibration.excerpts import Excerpt, SyntheticInputs
 from runtime.profiling.calibration.rates import measure_rates, measure_speed
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
@@ -228,7 +229,7 @@ class _Timed:
         return seconds
 
 
-class _Excerpt:
+class _Timings:
     """A body whose calls are timed, and those that read parameters also by themselves."""
 
     def __init__(
@@ -308,12 +309,12 @@ class _Idle:
 class _Pass:
     """The calls that a worker repeats: its excerpts, and those that read parameters alone."""
 
-    def __init__(self, excerpts: Sequence[_Excerpt], sweeps: CacheFlusher) -> None:
+    def __init__(self, excerpts: Sequence[_Timings], sweeps: CacheFlusher) -> None:
         self.excerpts, self.sweeps = excerpts, sweeps
         self.readers = {text: r for excerpt in excerpts for text, r in excerpt.readers.items()}
 
     def run_long(self, samples: Samples, times: _Times | None = None) -> None:
-        """Run all excerpts of long steps; see `_Excerpt.run`. Raises NodeFailed, as others do."""
+        """Run all excerpts of long steps; see `_Timings.run`. Raises NodeFailed, as others do."""
         for excerpt in self.excerpts:
             if not excerpt.short:
                 excerpt.run(samples, times)
@@ -336,6 +337,25 @@ class _Pass:
         for text, reader in self.readers.items():
             self.sweeps.all()
             samples.far[text].append(reader()[0])
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some calls of a graph; texts: the signatures of all."""
+
+    graph: Graph
+    texts: Mapping[str, str]
+    names: tuple[str, ...]
+
+    @cached_property
+    def excerpt(self) -> Excerpt:
+        """The calls, cut out."""
+        return Excerpt(self.graph, self.names)
+
+    def without(self, failed: Collection[str]) -> _Chosen:
+        """Return those whose signature is none of these."""
+        names = tuple([name for name in self.names if self.texts[name] not in failed])
+        return self if names == self.names else replace(self, names=names)
 
 
 class _Prepare:
@@ -364,7 +384,10 @@ class _Prepare:
 
     def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
         """Return the calls of each worker for graphs that are not known yet."""
-        teams = [self(graph) for graph in graphs if self.is_new(graph)]
+        chosen = [self._choose(graph) for graph in graphs if self.is_new(graph)]
+        for own in self.data:  # all excerpts have the memory of the largest
+            own.memory(max((calls.excerpt.nbytes for calls in chosen), default=0))
+        teams = [self._bind(calls) for calls in chosen]
         workers = len(self.data)
         sweeps = CacheFlusher(caches, workers)  # of all, as the memory that it reads is large
         return [_Pass([team[worker] for team in teams], sweeps) for worker in range(workers)]
@@ -381,8 +404,8 @@ class _Prepare:
         calls = (n for n in graph if not n.is_variable)
         return any(self.uses[signature(n, graph)] < self.calls(n, graph) for n in calls)
 
-    def __call__(self, graph: Graph) -> list[_Excerpt]:
-        """Return an excerpt for each worker."""
+    def _choose(self, graph: Graph) -> _Chosen:
+        """Return the calls of a graph that are to be timed."""
         texts = {n.name: signature(n, graph) for n in graph if not n.is_variable}
         casts = {Value(name) for name in texts if is_parameter_cast(graph, name)}
         unread = {v.node for v in casts - read_as_arrays(graph) - {*graph.outputs}}
@@ -392,18 +415,23 @@ class _Prepare:
             if name not in unread and self.uses[text] < self.calls(graph[name], graph):
                 chosen.append(name)
             self.uses[text] += 1
+        return _Chosen(graph, texts, tuple(chosen)).without(self.failed)
+
+    def _bind(self, chosen: _Chosen) -> list[_Timings]:
+        """Return an excerpt for each worker, of the calls that do not fail."""
         while True:
-            names = [name for name in chosen if texts[name] not in self.failed]
+            chosen = chosen.without(self.failed)
+            graph, texts, names = chosen.graph, chosen.texts, chosen.names
             readers = {
                 name: min(READS, self.calls(graph[name], graph))
                 for name in names
                 if self._depends(graph[name], graph)
             }
             excerpts = [
-                _Excerpt(cut_out(graph, names, own), texts, names, readers) for own in self.data
+                _Timings(chosen.excerpt.bind(own), texts, names, readers) for own in self.data
             ]
             try:
-                list(self.pool.map(_Excerpt.warm_up, excerpts))
+                list(self.pool.map(_Timings.warm_up, excerpts))
             except NodeFailed as error:
                 cause = error.__cause__
                 self.failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -17,104 +17,130 @@ from runtime.backends.device.table import CallContext
 from symgraph.core.build import Builder
 from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
-from symgraph.core.registry import VARIABLE, Env, find
-from symgraph.core.types import Array, TensorType, Types, Value, is_float
+from symgraph.core.registry import VARIABLE, Env
+from symgraph.core.types import Array, TensorType, Value, is_float
+from symgraph.passes.number_ranges import Range, number_range
 
 DIFFERENT_NUMBERS = 10_007  # period of the random numbers; rows of usual sizes all differ
+# The type of an array, and the range of its numbers; None: any.
+_Kind = tuple[TensorType, Range | None]
 
 
 class SyntheticInputs:
     """Arrays of random numbers on a device, which the excerpts of a worker read in turn.
 
     They also share the memory of what they compute, since they run one after another.
+
+    Attributes:
+        packs: The arrays that products of few rows read packed.
     """
 
     def __init__(self, device: Device = HOST) -> None:
-        self.device = device
-        self._arrays: dict[tuple[TensorType, int | None], list[Array]] = defaultdict(list)
-        self._used: Counter[tuple[TensorType, int | None]] = Counter()
+        self.device, self.packs = device, Packs()
+        self._arrays: dict[_Kind, list[Array]] = defaultdict(list)
         self._rng = np.random.default_rng(0)
         self._memory = device.bytes(0)
 
-    def begin(self) -> None:
-        """Allow the next excerpt to read all arrays again."""
-        self._used.clear()
-
     def memory(self, nbytes: int) -> Array:
-        """Return memory for what an excerpt computes."""
+        """Return memory for what an excerpt computes; less than before is part of the same."""
         if self._memory.nbytes < nbytes:
             self._memory = self.device.bytes(nbytes)
         return self._memory[:nbytes]
 
-    def next(self, type_: TensorType, id_count: int | None) -> Array:
-        """Return an array that this excerpt does not read yet.
-
-        Args:
-            type_: its type.
-            id_count: the number of ids that it may hold; None: any numbers.
-        """
-        key = type_, id_count
-        arrays, used = self._arrays[key], self._used[key]
-        if used == len(arrays):
-            numbers = _random(self._rng, type_, id_count)
+    def array(self, kind: _Kind, index: int) -> Array:
+        """Return one of the arrays of a kind; they are made in their order."""
+        arrays = self._arrays[kind]
+        if index == len(arrays):
+            numbers = _random(self._rng, *kind)
             arrays.append(numbers if self.device.is_host else self.device.put(numbers))
-        self._used[key] += 1
-        return arrays[used]
+        return arrays[index]
 
 
-def _random(rng: np.random.Generator, type_: TensorType, id_count: int | None) -> Array:
-    if id_count is None and is_float(type_.dtype):
+def _random(rng: np.random.Generator, type_: TensorType, limits: Range | None) -> Array:
+    if limits is None and is_float(type_.dtype):
         numbers = rng.standard_normal(min(type_.size, DIFFERENT_NUMBERS), np.float32)
         numbers *= 0.1  # so that products of many stay in range
         return np.resize(numbers.astype(type_.dtype, copy=False), type_.shape)
-    return rng.integers(0, 2 if id_count is None else id_count, type_.shape).astype(type_.dtype)
+    return rng.integers(*limits or (0, 2), type_.shape).astype(type_.dtype)
 
 
-def id_counts(node: Node, types: Types) -> list[int | None]:
-    """Return for each input the number of ids that it may hold; None: any numbers."""
-    op = find(node.op)
-    counts = [op.ids.get(name) for name in op.input_names(node.attrs)]
-    # A hidden input has no name among those of the users.
-    counts += [None] * (len(types) - len(counts))
-    return [None if count is None else count(node.attrs, types) for count in counts]
-
-
-def cut_out(
-    graph: Graph,
-    names: Sequence[str],
-    inputs: SyntheticInputs,
-    context: CallContext | None = None,
-) -> BoundBody:
-    """Bind some calls alone, in their order, as in training, on the device of the inputs.
+class Excerpt:
+    """Some calls of a graph alone, in their order, as in training.
 
     What other calls make is read from synthetic inputs; what others read is kept.
     """
-    inside = set(names)
-    kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
-    fresh = Builder(graph).fresh
-    variables: dict[tuple[Value, int | None], Node] = {}
-    feeds: dict[str, Array] = {}
-    calls = []
-    inputs.begin()
-    for name in names:
-        node = graph[name]
-        types = graph.types_of(node.inputs)
-        reads = []
-        for value, type_, count in zip(node.inputs, types, id_counts(node, types), strict=True):
-            if value.node in inside and count is None:
-                reads.append(value)
-                continue
-            if (value, count) not in variables:
-                variable = Node(fresh("synthetic"), VARIABLE, types=(type_,))
-                variables[value, count] = variable
-                feeds[variable.name] = inputs.next(type_, count)
-            reads.append(Value(variables[value, count].name))
-        calls.append(Node(name, node.op, tuple(reads), node.attrs, node.types))
-    results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-    context = context or CallContext()
-    context.env = Env(train=True)
-    excerpt = Graph.of([*variables.values(), *calls], results)
-    return bound(excerpt, feeds, context, inputs.device, inputs.memory)
+
+    def __init__(self, graph: Graph, names: Sequence[str]) -> None:
+        """Cut these calls out of a graph, without binding them."""
+        inside = set(names)
+        kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
+        fresh, used = Builder(graph).fresh, Counter[_Kind]()
+        found: dict[tuple[Value, Range | None], Node] = {}
+        #: Which synthetic array each variable is. Of all excerpts of a graph, those that have the
+        #: same name have the same array, which is packed once.
+        self._reads: dict[str, tuple[_Kind, int]] = {}
+        calls = []
+        for name in names:
+            node = graph[name]
+            types = graph.types_of(node.inputs)
+            reads = []
+            for position, (value, type_) in enumerate(zip(node.inputs, types, strict=True)):
+                limits = number_range(node, position, types)
+                if value.node in inside and limits is None:
+                    reads.append(value)
+                    continue
+                kind = type_, limits
+                if (value, limits) not in found:
+                    variable = Node(fresh(f"synthetic {type_} {limits} "), VARIABLE, types=(type_,))
+                    found[value, limits] = variable
+                    self._reads[variable.name] = kind, used[kind]
+                    used[kind] += 1
+                reads.append(Value(found[value, limits].name))
+            calls.append(Node(name, node.op, tuple(reads), node.attrs, node.types))
+        results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
+        self._body = _Whole(Graph.of([*found.values(), *calls], results), self._reads)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what the calls compute."""
+        return self._body.nbytes
+
+    def bind(self, inputs: SyntheticInputs, context: CallContext | None = None) -> BoundBody:
+        """Bind the calls on the device of the inputs."""
+        arrays = {name: inputs.array(*read) for name, read in self._reads.items()}
+        context = context or CallContext()
+        context.env = Env(train=True)
+        packs, packed = inputs.packs, len(inputs.packs.buffers)
+        memory = inputs.memory(self.nbytes)
+        body = self._body.bind(arrays, context, inputs.device, memory, packs)
+        packs.refresh(packed)
+        return body
+
+
+class _Whole:
+    """A forward graph as one body, laid out."""
+
+    def __init__(self, graph: Graph, variables: Collection[str]) -> None:
+        self._partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
+        ((_, self._body),) = self._partition.bodies.items()
+        self._layout = lay_out(self._partition, 0, variables)
+
+    @property
+    def nbytes(self) -> int:
+        return self._layout.scratch[self._body.key]
+
+    def bind(
+        self,
+        arrays: Mapping[str, Array],
+        context: CallContext,
+        device: Device,
+        memory: Array,
+        packs: Packs,
+    ) -> BoundBody:
+        context.set(context.env._replace(xp=device.xp))
+        names = frozenset(arrays)
+        binder = Binder(self._layout, arrays, names, memory, packs, context, device)
+        return binder.bind(self._body, {}, 0)
 
 
 def bound(
@@ -122,7 +148,6 @@ def bound(
     arrays: Mapping[str, Array],
     context: CallContext | None = None,
     device: Device = HOST,
-    reserve: Callable[[int], Array] | None = None,
 ) -> BoundBody:
     """Bind a whole forward graph as one body, as the worker does it.
 
@@ -131,16 +156,12 @@ def bound(
         arrays: the arrays of its variables.
         context: what its calls read.
         device: the device, which this thread uses.
-        reserve: allocates the bytes for what the graph computes; None: the device does, anew.
     """
-    partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
-    (body,) = partition.bodies.values()
-    layout = lay_out(partition, 0, arrays)
-    memory = (reserve or device.bytes)(layout.scratch[body.key])
+    whole, packs = _Whole(graph, arrays), Packs()
     context = context or CallContext()
-    context.set(context.env._replace(xp=device.xp))
-    binder = Binder(layout, arrays, frozenset(arrays), memory, Packs(), context, device)
-    return binder.bind(body, {}, 0)
+    body = whole.bind(arrays, context, device, device.bytes(whole.nbytes), packs)
+    packs.refresh()
+    return body
 
 
 def captured(body: BoundBody, context: CallContext, device: Device, times: int = 1) -> CapturedRun:

@@ -20,7 +20,7 @@ from runtime.backends.device.arrays import device
 from runtime.backends.device.table import CallContext
 from runtime.profiling.calibration.bench import describe_card, repeated
 from runtime.profiling.calibration.cpu_kernels import midmean
-from runtime.profiling.calibration.excerpts import SyntheticInputs, captured, cut_out
+from runtime.profiling.calibration.excerpts import Excerpt, SyntheticInputs, captured
 from runtime.profiling.calibration.rates import measure_speed, rates_of_card
 from symgraph.core.context import Context
 from symgraph.core.graph import Graph
@@ -75,7 +75,7 @@ def _first_calls(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, str]]:
 def _measured(graph: Graph, name: str, data: SyntheticInputs, samples: int) -> Measured:
     """Measure one call; raises NodeFailed, or IndexError if synthetic ids are out of range."""
     context = CallContext()
-    body = cut_out(graph, [name], data, context)
+    body = Excerpt(graph, [name]).bind(data, context)
     run = captured(body, context, data.device, TIMES)
     context.check()
     times = [repeated(run, data.device) / TIMES for _ in range(samples)]

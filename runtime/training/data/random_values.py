@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,76 +12,12 @@ from runtime.training.data.base import Inputs, Part, Source
 from symgraph.app.config import Config
 from symgraph.app.data_config import RandomData
 from symgraph.core.errors import ConfigError
-from symgraph.core.graph import Graph, Node
-from symgraph.core.registry import find
+from symgraph.core.graph import Graph
 from symgraph.core.types import Array
 from symgraph.frontend.io import DataBatch
 from symgraph.frontend.lower import lower
 from symgraph.frontend.model import Model
-
-Range = tuple[int, int]  # the smallest number, and the one above the largest
-
-
-# Operators with an input `sequence_length`, whose numbers are 1 to the length of the time axis.
-LENGTHS = frozenset(("SequenceLast", "SequenceMask", "SequenceReverse"))
-# Operators whose outputs have the numbers of their inputs.
-MOVERS = frozenset(
-    (
-        "BlockGrad",
-        "Cast",
-        "Concat",
-        "Crop",
-        "Flatten",
-        "Reshape",
-        "SliceChannel",
-        "SwapAxis",
-        "broadcast_axis",
-        "broadcast_to",
-        "expand_dims",
-        "identity",
-        "repeat",
-        "reverse",
-        "slice",
-        "slice_axis",
-        "squeeze",
-        "stack",
-        "tile",
-        "transpose",
-    )
-)
-
-
-def number_ranges(graph: Graph, names: Sequence[str]) -> dict[str, Range]:
-    """Return the ranges of those variables that are read as ids, classes or lengths."""
-    readers: dict[str, list[tuple[Node, int]]] = {}
-    for node in graph:
-        for position, value in enumerate(node.inputs):
-            readers.setdefault(value.node, []).append((node, position))
-    found = {}
-    for name in names:
-        ranges, seen, ahead = [], {name}, [name]
-        while ahead:
-            for node, position in readers.get(ahead.pop(), ()):
-                if (limits := _limits(node, position, graph)) is not None:
-                    ranges.append(limits)
-                elif node.op in MOVERS and node.name not in seen:
-                    seen.add(node.name)
-                    ahead.append(node.name)
-        if ranges:
-            found[name] = max(low for low, _ in ranges), min(high for _, high in ranges)
-    return found
-
-
-def _limits(node: Node, position: int, graph: Graph) -> Range | None:
-    """Return the range of the numbers that an operator's input may have; None for any."""
-    op, types = find(node.op), graph.types_of(node.inputs)
-    if count := op.ids.get(op.input_names(node.attrs)[position]):
-        return 0, count(node.attrs, types)
-    if node.op == "LogisticRegressionOutput" and position == 1:
-        return 0, 2
-    if node.op in LENGTHS and position == 1:
-        return 1, types[0].shape[node.attrs.get("axis", 0)] + 1
-    return None
+from symgraph.passes.number_ranges import Range, number_ranges
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import symgraph as sg
 from runtime.training.data import python as python_data
 from runtime.training.data.base import Inputs
 from runtime.training.data.files import read_array, read_arrays
-from runtime.training.data.random_values import number_ranges
 from runtime.training.data.table import SOURCES, load_data
 from runtime.training.job import prepare
 from runtime.training.loss import FIGURES, with_figures
@@ -29,6 +28,7 @@ from symgraph.core.registry import OPS
 from symgraph.frontend import idx_file
 from symgraph.frontend.lower import lower
 from symgraph.frontend.model import load_model
+from symgraph.passes.number_ranges import number_ranges
 from tests.runtime.training.data import nets
 
 NETS = Path(nets.__file__)
