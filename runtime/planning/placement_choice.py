@@ -153,7 +153,8 @@ class _Tries:
         """
         self.draft, self.costs, self.hurry, self.frugal = draft, costs, hurry, frugal
         self.candidates: list[PlanCandidate] = []
-        self.plans: list[tuple[Placed, Plan]] = []  # those within the limits
+        self.plans: list[tuple[Placed, Plan]] = []  # those within the limits that may be the best
+        self._proofs: list[tuple[Placement, float]] = []  # lower bounds on the steps of placements
         self.shortest = math.inf  # seconds of the shortest step
         self.bound: float | None = None  # seconds that no placement's step can beat
         self.failed: ScheduleError | None = None  # with the smallest limit of those that failed
@@ -215,15 +216,7 @@ class _Tries:
 
     def _proved(self, placement: Placement) -> float:
         """Return the best known lower bound on the steps of a placement that was tried; 0: none."""
-        for placed, plan in self.plans:
-            options = plan.options
-            if placed.placement != placement or options.recompute:
-                continue
-            if options.schedule == AUTO and not options.named_only:
-                assert plan.choice.seconds is not None
-                proved = [c.bound for c in plan.candidates if c.bound is not None]
-                return min([plan.choice.seconds, *proved])
-        return 0.0
+        return next((bound for other, bound in self._proofs if other == placement), 0.0)
 
     def promising(self, placements: Iterable[Placed]) -> list[Placed]:
         """Choose those of the first that are given, and of those with the best named schedules.
@@ -297,13 +290,14 @@ class _Tries:
             return PlanCandidate(placed=placed)
         seconds = plan.choice.seconds
         assert seconds is not None
+        chosen = plan.options
+        if chosen.schedule == AUTO and not chosen.named_only and not chosen.recompute:
+            bounds = [c.bound for c in plan.candidates if c.bound is not None]
+            self._proofs.append((placed.placement, min([seconds, *bounds])))
         if not self.hurry or draft.limited:
-            plan = plan.counted()
-        elif seconds < self.shortest:  # only the best plan's ways to run are counted, in the end
-            self.plans = [(other, of_other.uncounted()) for other, of_other in self.plans]
-        else:
-            plan = plan.uncounted()
-        self.plans.append((placed, plan))
+            self.plans.append((placed, plan := plan.counted()))
+        elif seconds < self.shortest:  # no other can be chosen any more: plans are large
+            self.plans = [(placed, plan)]
         if draft.limited:
             self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
         self.shortest = min(self.shortest, seconds)

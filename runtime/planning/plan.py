@@ -161,11 +161,6 @@ class Plan:
         tried = tuple([candidate.counted() for candidate in self.candidates])
         return replace(self, choice=self.choice.counted(), candidates=tried)
 
-    def uncounted(self) -> Plan:
-        """Return it without what it takes to count the memory of all ways that were tried."""
-        tried = tuple([replace(candidate, account=None) for candidate in self.candidates])
-        return replace(self, candidates=tried)
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """Samples of each micro-batch."""
