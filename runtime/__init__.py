@@ -10,66 +10,23 @@ Start reading: planning/planner.py for planning, engine/worker.py for running.
 # Imported first: it catches a Ctrl-C during the imports that follow.
 from symgraph.app import door as door  # isort: split
 
-import sys
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from runtime.backends.cpu.choice import use_blas
-from runtime.backends.device.processor import limit_blas
-from runtime.engine.bucket_session import BucketSession
-from runtime.engine.session import Session, initialize
-from runtime.frontends import chainermn
-from runtime.frontends.mxnet.executor import Executor
-from runtime.planning.buckets import Buckets
-from runtime.planning.costs.prices import MEASURED, PROVIDERS
-from runtime.planning.explain import Explanation, explain
-from runtime.planning.options import Options
-from runtime.planning.plan import Plan
-from runtime.planning.planner import plan
-from runtime.profiling.calibration.pricing import fresh_pricing
-from runtime.schedule.generators.table import SCHEDULES
-from runtime.schedule.lowering.lower import lower
-from runtime.schedule.program import Program, Schedule
-from runtime.schedule.replay import Costs, Link, check, memory_profile, simulate
-from runtime.schedule.timeline import Event, Timeline
-from runtime.schedule.views.breakdown import breakdown, critical_path
-from runtime.training.checkpoints.sessions import load_checkpoint, save_checkpoint
-from runtime.training.data.timed import TimedSentences
-from runtime.transports import Cluster, ThreadCluster, launched_by_mpi, make_cluster
+if TYPE_CHECKING:
+    from runtime.public import *  # noqa: F403 (its __all__)
 
-sys.modules["runtime.chainermn"] = chainermn  # its public name
-PROVIDERS[MEASURED] = fresh_pricing  # of Options that name no pricing
 
-__all__ = [
-    "SCHEDULES",
-    "BucketSession",
-    "Buckets",
-    "Cluster",
-    "Costs",
-    "Event",
-    "Executor",
-    "Explanation",
-    "Link",
-    "Options",
-    "Plan",
-    "Program",
-    "Schedule",
-    "Session",
-    "ThreadCluster",
-    "TimedSentences",
-    "Timeline",
-    "breakdown",
-    "chainermn",
-    "check",
-    "critical_path",
-    "explain",
-    "initialize",
-    "launched_by_mpi",
-    "limit_blas",
-    "load_checkpoint",
-    "lower",
-    "make_cluster",
-    "memory_profile",
-    "plan",
-    "save_checkpoint",
-    "simulate",
-    "use_blas",
-]
+def __getattr__(name: str) -> Any:
+    """Load all public names with the first: commands such as `symgraph --help` need none."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
+    public = importlib.import_module("runtime.public")
+    globals().update({n: getattr(public, n) for n in public.__all__}, __all__=public.__all__)
+    if name not in globals():
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

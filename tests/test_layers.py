@@ -258,14 +258,28 @@ def test_an_optional_package_is_imported_in_one_file_and_on_demand(package):
         assert package not in packages(imported_at_once(trees()[file])), file
 
 
+def loaded(code: str) -> set[str]:
+    """Return the names of all modules that some code imports."""
+    code = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
 def test_what_only_some_programs_need_is_imported_when_they_do():
-    code = "import sys, runtime; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found = set(done.stdout.split())
+    found = loaded("from runtime import Session")
     assert {"runtime.engine.session", "numba"} <= found
     assert found & LATER == set()
+
+
+def test_a_help_text_needs_no_kernels():
+    """It took a second, four times as long."""
+    found = loaded(
+        "import contextlib, symgraph.__main__ as symgraph\n"
+        "with contextlib.suppress(SystemExit): symgraph.main(['train', '--help'])"
+    )
+    assert "runtime.frontends.cli.command" in found
+    assert found & (LATER | {"numba", "runtime.planning.plan"}) == set()
 
 
 def test_lobbies_files_and_functions_stay_small():

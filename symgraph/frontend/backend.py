@@ -8,6 +8,7 @@ modules.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -42,16 +43,13 @@ def load(name: str) -> ModuleType:
     Raises ConfigError if a file or folder of the user's own, such as `runtime.py`, is found in
     place of a package.
     """
-    module = MODULES[name]
-    try:
-        with no_collections(lasting=module not in sys.modules):
-            return importlib.import_module(module)
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        file = getattr(sys.modules.get(package), "__file__", None) or ROOT / package
-        if package in PACKAGES and not Path(file).is_relative_to(ROOT / package):
+    for package in PACKAGES:
+        found = importlib.util.find_spec(package)
+        if found and found.origin and not Path(found.origin).is_relative_to(ROOT / package):
             raise ConfigError(
-                f"{file} hides symgraph's package {package!r}: rename that file, or start from "
-                "another folder"
-            ) from None
-        raise
+                f"{found.origin} hides symgraph's package {package!r}: rename that file, or start "
+                "from another folder"
+            )
+    module = MODULES[name]
+    with no_collections(lasting=module not in sys.modules):
+        return importlib.import_module(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
@@ -325,12 +326,11 @@ def always(costs: CostModel) -> CostProvider:
     return lambda graph, contexts: costs
 
 
-# Makers of providers for options that name none. Planning itself measures nothing: `import runtime`
-# adds MEASURED, which runtime.profiling.calibration.pricing makes.
-UNMEASURED, MEASURED = "unmeasured", "measured"
-PROVIDERS: dict[str, Callable[[], CostProvider]] = {UNMEASURED: lambda: always(NOMINAL)}
+# What makes the costs of options that name none: planning itself measures nothing.
+MEASURED = "runtime.profiling.calibration.pricing"
 
 
 def default_pricing() -> CostProvider:
-    """Return the provider of options that name none: it measures if that is registered."""
-    return PROVIDERS.get(MEASURED, PROVIDERS[UNMEASURED])()
+    """Return the provider of options that name none: it measures the network's kernels."""
+    provider: CostProvider = importlib.import_module(MEASURED).fresh_pricing()
+    return provider

@@ -10,7 +10,7 @@ import pytest
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
 from runtime.engine.session import Session, initialize
-from runtime.planning.costs.prices import MEASURED, NOMINAL, PROVIDERS
+from runtime.planning.costs.prices import NOMINAL
 from runtime.planning.options import (
     MemoryOptions,
     NetworkOptions,
@@ -152,11 +152,6 @@ def test_another_plan_follows_where_this_one_chose():
 def test_ranks_of_mpiexec_do_not_measure_for_themselves(monkeypatch):
     """Under mpiexec each rank measured for itself, and ranks chose different plans."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    assert Options().costs(planned().network.first) is NOMINAL
-
-
-def test_planning_alone_has_nominal_costs(monkeypatch):
-    monkeypatch.delitem(PROVIDERS, MEASURED)
     assert Options().costs(planned().network.first) is NOMINAL
 
 
