@@ -76,8 +76,8 @@ class Excerpt:
         kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
         fresh, used = Builder(graph).fresh, Counter[_Kind]()
         found: dict[tuple[Value, Range | None], Node] = {}
-        #: Which synthetic array each variable is. Of all excerpts of a graph, those that have the
-        #: same name have the same array, which is packed once.
+        #: Which synthetic array each variable is: the same of the same name in every excerpt, so
+        #: that a worker packs it once.
         self._reads: dict[str, tuple[_Kind, int]] = {}
         calls = []
         for name in names:
