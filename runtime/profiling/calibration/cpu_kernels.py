@@ -384,13 +384,14 @@ class _Prepare:
 
     def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
         """Return the calls of each worker for graphs that are not known yet."""
-        chosen = [self._choose(graph) for graph in graphs if self.is_new(graph)]
+        new = [self._choose(graph) for graph in graphs if self.is_new(graph)]
+        chosen = [calls for calls in new if calls.names]  # there may be only casts left to time
         for own in self.data:  # all excerpts have the memory of the largest
             own.memory(max((calls.excerpt.nbytes for calls in chosen), default=0))
         teams = [self._bind(calls) for calls in chosen]
         workers = len(self.data)
         sweeps = CacheFlusher(caches, workers)  # of all, as the memory that it reads is large
-        return [_Pass([team[worker] for team in teams], sweeps) for worker in range(workers)]
+        return [_Pass([t[worker] for t in teams if t], sweeps) for worker in range(workers)]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""
@@ -418,9 +419,8 @@ class _Prepare:
         return _Chosen(graph, texts, tuple(chosen)).without(self.failed)
 
     def _bind(self, chosen: _Chosen) -> list[_Timings]:
-        """Return an excerpt for each worker, of the calls that do not fail."""
-        while True:
-            chosen = chosen.without(self.failed)
+        """Return an excerpt for each worker, of the calls that do not fail; none if all do."""
+        while (chosen := chosen.without(self.failed)).names:
             graph, texts, names = chosen.graph, chosen.texts, chosen.names
             readers = {
                 name: min(READS, self.calls(graph[name], graph))
@@ -437,6 +437,7 @@ class _Prepare:
                 self.failed[texts[error.node]] = f"{type(cause).__name__}: {cause}"
             else:
                 return excerpts
+        return []
 
     def _depends(self, node: Node, graph: Graph) -> bool:
         """Return whether it matters where a call's parameters come from."""

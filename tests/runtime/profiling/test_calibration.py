@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,6 +160,18 @@ def test_a_kernel_that_fails_is_listed_and_estimated(register_work):
     assert 0 < costs.measured_share(graph) < 1
 
 
+def test_a_graph_whose_kernels_all_fail_is_estimated(register_work):
+    """Nothing was left to time, which ended in a traceback: `not enough values to unpack`."""
+
+    def fail() -> None:
+        raise RuntimeError("no such device")
+
+    register_work(fail)
+    graph = op_graph(NAME, [zeros(3)])
+    costs = measure([graph, chain([0.0])], seconds=0)
+    assert [*costs.failed] == [signature(graph["op"], graph)]
+
+
 def language_model(steps: int, dtype: str = "float32") -> Graph:
     """Word ids, two LSTM layers with dropout, and a softmax, with gradients."""
     words = sym.Embedding(sym.Variable("data"), input_dim=50, output_dim=6, name="embed")
@@ -271,3 +284,7 @@ def test_casts_that_no_run_makes_are_free():
     assert {costs.measured[signature(n, graph)].seconds for n in weights} == {0.0}
     score = graph["scores"]
     assert costs.measured[signature(score, graph)].seconds > 0
+    casts = {signature(n, graph) for n in weights}
+    known = {text: m for text, m in costs.measured.items() if text not in casts}
+    again = measure([graph], seconds=0, known=replace(costs, measured=known))
+    assert casts <= {*again.measured}
