@@ -1,14 +1,21 @@
-"""The numbers that variables must have where operators read them as ids, classes or lengths."""
+"""The numbers that variables must have where operators read them as ids, lengths or regions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
 
 from symgraph.core.graph import Graph, Node
+from symgraph.core.params import Attrs
 from symgraph.core.registry import find
-from symgraph.core.types import Types
+from symgraph.core.types import TensorType, Types
 
-Range = tuple[int, int]  # the smallest number, and the one above the largest
+Number = int | tuple[int, ...]  # a tuple: one for each column, along the last axis
+Range = tuple[Number, Number]  # the smallest number, and the one above the largest
+ByName = Mapping[str, TensorType]  # the types of inputs
 # Operators whose second input has numbers from 1 to the length of the time axis.
 LENGTHS = frozenset(("SequenceLast", "SequenceMask", "SequenceReverse", "_sequence_last_grad"))
 # Operators whose outputs have the numbers of their inputs.
@@ -38,25 +45,66 @@ MOVERS = frozenset(
 )
 
 
+def ctc_labels(attrs: Attrs, types: ByName) -> Range:
+    """Return the classes without the blank, which ends the labels."""
+    classes = types["data"].shape[2]
+    first = attrs["blank_label"] == "first"
+    return (min(1, classes - 1), classes) if first else (0, max(1, classes - 1))
+
+
+def regions(attrs: Attrs, types: ByName) -> Range:
+    """Return an image's number, and corners in its first and in its second half."""
+    images, _, *size = types["data"].shape
+    down, across = (max(2, math.floor(n / attrs["spatial_scale"])) for n in size)
+    half = across // 2, down // 2
+    return (0, 0, 0, *half), (images, *half, across, down)
+
+
+def boxes(attrs: Attrs, types: ByName) -> Range:
+    """Return a class besides the background, and the corners of the whole image."""
+    others = types["label"].shape[2] - 5
+    classes = max(1, types["cls_pred"].shape[1] - 1)
+    return (0, 0, 0, 1, 1, *(0,) * others), (classes, 1, 1, 2, 2, *(2,) * others)
+
+
+CTC: dict[str, Callable[[Attrs, ByName], Range]] = {
+    "label": ctc_labels,
+    "data_lengths": lambda attrs, types: (1, types["data"].shape[0] + 1),
+    "label_lengths": lambda attrs, types: (1, types["label"].shape[1] + 1),
+}
+# Operator -> input -> the range.
+RANGES: dict[str, dict[str, Callable[[Attrs, ByName], Range]]] = {
+    "CTCLoss": CTC,
+    "_ctc_loss_grad": CTC,
+    "LogisticRegressionOutput": {"label": lambda attrs, types: (0, 2)},
+    "ROIPooling": {"rois": regions},
+    "_roi_pooling_grad": {"rois": regions},
+    "_contrib_MultiBoxTarget": {"label": boxes},
+}
+
+
 def number_ranges(graph: Graph, names: Sequence[str]) -> dict[str, Range]:
-    """Return the ranges of those variables that are read as ids, classes or lengths."""
+    """Return the ranges of those variables that are read as ids, classes, lengths or regions."""
     readers: dict[str, list[tuple[Node, int]]] = {}
     for node in graph:
         for position, value in enumerate(node.inputs):
             readers.setdefault(value.node, []).append((node, position))
     found = {}
     for name in names:
+        columns = graph[name].types[0].shape[-1:]
         ranges, seen, ahead = [], {name}, [name]
         while ahead:
             for node, position in readers.get(ahead.pop(), ()):
                 types = graph.types_of(node.inputs)
                 if (limits := number_range(node, position, types)) is not None:
-                    ranges.append(limits)
+                    if np.shape(limits[0]) in ((), columns):
+                        ranges.append(limits)
                 elif node.op in MOVERS and node.name not in seen:
                     seen.add(node.name)
                     ahead.append(node.name)
         if ranges:
-            found[name] = max(low for low, _ in ranges), min(high for _, high in ranges)
+            lows, highs = zip(*ranges, strict=True)
+            found[name] = reduce(np.maximum, lows), reduce(np.minimum, highs)
     return found
 
 
@@ -70,10 +118,13 @@ def number_range(node: Node, position: int, types: Types) -> Range | None:
     """
     op, attrs = find(node.op), node.attrs
     names = op.input_names(attrs)  # a hidden input has no name among those of the users
-    if position < len(names) and (count := op.ids.get(names[position])):
+    name = names[position] if position < len(names) else ""
+    if count := op.ids.get(name):
         return 0, count(attrs, types)
-    if node.op == "LogisticRegressionOutput" and position == 1:
-        return 0, 2
+    if rule := RANGES.get(node.op, {}).get(name):
+        return rule(attrs, dict(zip(names, types, strict=False)))
+    if node.op.startswith("_sample_"):
+        return 1, 2 if name == "p" else 10  # parameters of distributions are above 0
     if node.op in LENGTHS and position == 1:
         return 1, attrs.get("size", types[0].shape[attrs.get("axis", 0)]) + 1
     return None

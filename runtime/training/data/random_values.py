@@ -87,7 +87,7 @@ class RandomValues:
         whole = np.dtype(dtype).kind in "iu"
         if name in self.ranges or whole:
             low, high = self.ranges.get(name, (0, 2))
-            return rng.integers(low, max(high, low + 1), shape).astype(dtype)
+            return rng.integers(low, np.maximum(high, np.add(low, 1)), shape).astype(dtype)
         return rng.standard_normal(shape).astype(dtype)
 
 

@@ -36,6 +36,7 @@ from symgraph.passes.precision import is_parameter_cast, reduced
 from symgraph.passes.testing import op_graph
 
 Work = Callable[[], None]
+CTC_LENGTHS = ("use_data_lengths", "use_label_lengths")
 NAME = "_work_of_test_profile"
 TYPE = TensorType((3,), "float32")
 
@@ -170,6 +171,21 @@ def test_a_graph_whose_kernels_all_fail_is_estimated(register_work):
     graph = op_graph(NAME, [zeros(3)])
     costs = measure([graph, chain([0.0])], seconds=0)
     assert [*costs.failed] == [signature(graph["op"], graph)]
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attrs"),
+    [
+        ("CTCLoss", [(6, 2, 4), (2, 3)], {}),
+        ("CTCLoss", [(6, 2, 4), (2, 3), (2,), (2,)], dict.fromkeys(CTC_LENGTHS, True)),
+        ("CTCLoss", [(6, 2, 1), (2, 3)], {"blank_label": "last"}),
+        ("_sample_gamma", [(3,), (3,)], {}),
+        ("_sample_negative_binomial", [(3,), (3,)], {}),
+    ],
+)
+def test_kernels_that_refuse_some_numbers_are_measured(op, shapes, attrs):
+    graph = op_graph(op, [zeros(*shape) for shape in shapes], **attrs)
+    assert measure([graph], seconds=0).failed == {}
 
 
 def language_model(steps: int, dtype: str = "float32") -> Graph:

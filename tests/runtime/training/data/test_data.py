@@ -16,14 +16,17 @@ import symgraph as sg
 from runtime.training.data import python as python_data
 from runtime.training.data.base import Inputs
 from runtime.training.data.files import read_array, read_arrays
+from runtime.training.data.random_values import RandomValues
 from runtime.training.data.table import SOURCES, load_data
 from runtime.training.job import prepare
 from runtime.training.loss import FIGURES, with_figures
 from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
+from symgraph import Feed, Model, TensorType
 from symgraph.app.config import load_config
 from symgraph.app.data_config import KINDS
 from symgraph.core.errors import ConfigError, RunError
+from symgraph.core.reference import evaluate
 from symgraph.core.registry import OPS
 from symgraph.frontend import idx_file
 from symgraph.frontend.lower import lower
@@ -240,6 +243,34 @@ def test_random_ids_are_within_the_range_of_what_reads_them():
     )
     found = number_ranges(graph, ["data", "label", "lengths", "fc_weight"])
     assert found == {"data": (0, 11), "label": (0, 3), "lengths": (1, 6)}
+
+
+def test_random_numbers_of_losses_regions_and_distributions_are_valid():
+    """They were normal numbers, so that no config with these operators ran on random values."""
+    names = ("x", "word", "image", "region", "anchor", "box", "scores", "alpha", "beta")
+    x, word, image, region, anchor, box, scores, alpha, beta = map(sg.sym.Variable, names)
+    symbol = sg.sym.Group(
+        [
+            sg.sym.CTCLoss(x, word),
+            sg.sym.ROIPooling(image, region, pooled_size=(2, 2), spatial_scale=0.5),
+            sg.sym.contrib.MultiBoxTarget(anchor, box, scores),
+            sg.sym.sample_gamma(alpha, beta),
+        ]
+    )
+    shapes = ((9, 2, 5), (2, 4), (2, 1, 8, 6), (3, 5), (1, 7, 4), (2, 3, 5), (2, 4, 7), (3,), (3,))
+    types = {name: TensorType(shape) for name, shape in zip(names, shapes, strict=True)}
+    graph = lower(symbol, {name: type_.shape for name, type_ in types.items()})
+    found = number_ranges(graph, names)
+    assert found == {
+        "word": (1, 5),
+        "region": ((0, 0, 0, 6, 8), (2, 6, 8, 12, 16)),
+        "box": ((0, 0, 0, 1, 1), (3, 1, 1, 2, 2)),
+        "alpha": (1, 10),
+        "beta": (1, 10),
+    }
+    model = Model(symbol, {name: Feed(type_) for name, type_ in types.items()})
+    (batch,) = RandomValues(Inputs.of(model), found, 1, 0).batches(0)
+    evaluate(graph, batch.feeds)  # raises for what is out of range
 
 
 def test_a_config_without_data_is_given_random_values_if_asked(load, tmp_path):
