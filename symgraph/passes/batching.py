@@ -126,6 +126,7 @@ def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) ->
     early = {v.node for v in prologue(graph, axes).outputs}
     builder = Builder()
     layouts: dict[Value, Layout] = {}
+    mixed: set[str] = set()
     for node in graph:
         if node.is_variable or node.name in early:
             axis = axes.get(node.name)
@@ -142,7 +143,13 @@ def micro_batch(graph: Graph, axes: Mapping[str, int], size: int, whole: int) ->
             if size != whole:
                 raise
             outs = _of_one_batch(ins, graph.types_of(node.inputs), node.types)
+            mixed.add(node.name)
+        if not mixed.isdisjoint(v.node for v in node.inputs):
+            mixed.add(node.name)
         layouts.update({Value(node.name, i): layout for i, layout in enumerate(outs)})
+    for value in graph.outputs:  # one number of the only micro-batch is that of the whole batch
+        if value.node in mixed and layouts[value] is WHOLE and graph.type_of(value).size == 1:
+            layouts[value] = PARTIAL
     return MicroBatched(prune(builder.graph(graph.outputs), graph.outputs), layouts)
 
 

@@ -44,6 +44,14 @@ def build(batch_size: int, head: str = "softmax", columns: int = 6) -> Model:
     )
 
 
+def of_pairs(batch_size: int) -> Model:
+    """A loss of all pairs of samples, so that a micro-batch has all of them."""
+    x = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=3, name="fc")
+    x = sg.sym.SoftmaxOutput(sg.sym.dot(x, x, transpose_b=True), sg.sym.Variable("label"))
+    types = {"data": (batch_size, 6), "label": (batch_size,)}
+    return Model(x, {name: Feed(TensorType(shape)) for name, shape in types.items()})
+
+
 def samples(count: int, head: str = "softmax", seed: int = 0) -> dict[str, np.ndarray]:
     """Arrays that fit the network."""
     rng = np.random.default_rng(seed)

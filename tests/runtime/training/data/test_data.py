@@ -310,6 +310,14 @@ def test_losses_are_those_of_the_whole_batch_on_every_placement(load, head):
     assert first == pytest.approx(by_hand(head, config), rel=1e-5)
 
 
+def test_a_network_that_mixes_samples_reports_its_loss(load):
+    """It trained one step, and ended in a KeyError: no output was known as a sum over samples."""
+    values = ["model=nets.py:of_pairs", "group2ctx={}", "pipeline.micro_batches=1"]
+    config = load({"kind": "random", "batch_size": 4, "batches": 1}, *values, "train.steps=1")
+    _, (loss,) = fitted(config)
+    assert loss == pytest.approx(np.log(4), rel=0.05)
+
+
 def by_hand(head, config):
     """The loss of the first 12 samples with the first weights, in numpy."""
     with make_cluster("threads", 2) as cluster:
