@@ -82,6 +82,14 @@ RANGES: dict[str, dict[str, Callable[[Attrs, ByName], Range]]] = {
     "_contrib_MultiBoxTarget": {"label": boxes},
 }
 
+# Operator -> the range of its first input, if nothing else makes it: that of masks, or of numbers
+# for which the result is one. NaN takes many times as long, and no training goes on with it.
+USUAL: dict[str, Range] = {
+    "where": (0, 2),
+    **dict.fromkeys(("log", "log10", "log2", "rsqrt", "sqrt"), (1, 10)),
+    **dict.fromkeys(("_digamma", "_power", "arccosh", "broadcast_power"), (1, 10)),
+}
+
 
 def number_ranges(graph: Graph, names: Sequence[str]) -> dict[str, Range]:
     """Return the ranges of those variables that are read as ids, classes, lengths or regions."""
@@ -96,7 +104,8 @@ def number_ranges(graph: Graph, names: Sequence[str]) -> dict[str, Range]:
         while ahead:
             for node, position in readers.get(ahead.pop(), ()):
                 types = graph.types_of(node.inputs)
-                if (limits := number_range(node, position, types)) is not None:
+                limits = number_range(node, position, types) or usual_range(node, position)
+                if limits is not None:
                     if np.shape(limits[0]) in ((), columns):
                         ranges.append(limits)
                 elif node.op in MOVERS and node.name not in seen:
@@ -128,3 +137,11 @@ def number_range(node: Node, position: int, types: Types) -> Range | None:
     if node.op in LENGTHS and position == 1:
         return 1, attrs.get("size", types[0].shape[attrs.get("axis", 0)]) + 1
     return None
+
+
+def usual_range(node: Node, position: int) -> Range | None:
+    """Return the range of an input that may have any numbers, but hardly ever has; None: it has."""
+    if position:
+        return None
+    fraction = node.op == "_power_scalar" and node.attrs["scalar"] % 1 != 0
+    return (1, 10) if fraction else USUAL.get(node.op)

@@ -19,9 +19,11 @@ from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE, Env
 from symgraph.core.types import Array, TensorType, Value, is_float
-from symgraph.passes.number_ranges import Range, number_range
+from symgraph.passes.number_ranges import Range, number_range, usual_range
 
-DIFFERENT_NUMBERS = 10_007  # period of the random numbers; rows of usual sizes all differ
+# Period of the random numbers: rows of usual sizes all differ, and processors that predict branches
+# do not learn their signs, as they do of 50,000: `where` took half as long.
+DIFFERENT_NUMBERS = 100_003
 # The type of an array, and the range of its numbers; None: any.
 _Kind = tuple[TensorType, Range | None]
 
@@ -89,6 +91,7 @@ class Excerpt:
                 if value.node in inside and limits is None:
                     reads.append(value)
                     continue
+                limits = limits or usual_range(node, position)
                 kind = type_, limits
                 if (value, limits) not in found:
                     variable = Node(fresh(f"synthetic {type_} {limits} "), VARIABLE, types=(type_,))

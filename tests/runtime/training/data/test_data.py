@@ -273,6 +273,14 @@ def test_random_numbers_of_losses_regions_and_distributions_are_valid():
     evaluate(graph, batch.feeds)  # raises for what is out of range
 
 
+def test_random_numbers_are_in_the_domain_of_what_reads_them():
+    """Half of the logarithms were NaN, so a trial of speed ended as training that diverged."""
+    x, mask, other = map(sg.sym.Variable, ("x", "mask", "other"))
+    y = sg.sym.where(mask, sg.sym.log(x), other**2) + sg.sym.sqrt(sg.sym.Reshape(x, shape=(4, 2)))
+    graph = lower(y + x**-0.5, dict.fromkeys(("x", "mask", "other"), (4, 2)))
+    assert number_ranges(graph, ["x", "mask", "other"]) == {"x": (1, 10), "mask": (0, 2)}
+
+
 def test_a_config_without_data_is_given_random_values_if_asked(load, tmp_path):
     load({"kind": "random"})
     text = (tmp_path / "run.yaml").read_text().replace("data: {kind: random}", "")
