@@ -159,7 +159,7 @@ def _show(workload: Workload, solution: Solution, seconds: float) -> None:
     console = Console(sys.stdout)
     proven = "optimal"
     if not solution.optimal:
-        proven = f"at most {solution.gap:.2%} above the least ({solution.lower_bound:.6f} ms)"
+        proven = f"at least {solution.lower_bound:.6f} ms (gap {solution.gap:.2%})"
     rows = [
         (
             load.device,

@@ -74,6 +74,16 @@ def test_the_table_shows_each_device_and_the_notes(capsys):
     assert "acc:1: node8, node9" in out
 
 
+def test_an_unproved_load_stands_beside_its_bound_and_the_gap_of_json(capsys):
+    """It said `at most 8.69% above the least (16.91 ms)` of 18.52 ms, which is 9.52% above."""
+    hurried = [PROFILE, "--accelerators", "2", "--time-limit", "1e-9"]
+    found = solved(capsys, *hurried)
+    assert found["gap"] == pytest.approx(1 - found["lower_bound"] / found["max_load"]) != 0
+    assert main(["solve", *hurried]) == 0
+    gap = f"at least {found['lower_bound']:.6f} ms (gap {found['gap']:.2%})"
+    assert f"slowest device: {found['max_load']:.6f} ms, {gap}, found by" in capsys.readouterr().out
+
+
 def test_limits_that_cannot_be_kept_name_the_limit_that_can(capsys):
     error = failed(capsys, 3, DIAMOND, "--cpus", "0", "--memory", "30")
     assert error.startswith("symgraph: infeasible: a memory limit of 30 bytes per accelerator")
