@@ -79,7 +79,7 @@ class Candidates:
 
     def roomy(self, constraints: Constraints) -> bool:
         """Tell whether all that strategies count fits on any one device, so that no limit binds."""
-        coarse = coarsen(self.graph, self.kernels, self.machine, constraints, contiguous=True)
+        coarse = coarsen(self.graph, self.kernels, self.machine, constraints, contiguous=False)
         return all(x is None or coarse.memory.sum() <= x for x in coarse.limits)
 
     @property

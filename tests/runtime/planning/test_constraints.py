@@ -59,6 +59,13 @@ def test_on_a_grid_they_hold_for_the_first_row(strategy):
         make_plan(case, options(4, groups, (*rules, Rule("same", ("layer1", "layer0"))), **more))
 
 
+def test_auto_keeps_pins_that_no_row_of_devices_can():
+    """It failed, though `noncontiguous`, one of the strategies that it tries, keeps them."""
+    groups = {"layer0": cpu(0), "layer1": cpu(1), "layer2": cpu(0)}
+    made = make_plan(layers(3), options(2, groups, (), strategy="auto", splits=False))
+    assert [made.placement.device_of(f"fc{i}") for i in range(3)] == [cpu(0), cpu(1), cpu(0)]
+
+
 def test_the_first_few_devices_are_tried_though_a_later_one_is_forbidden():
     """A rule with a device that was not among the first few made all these candidates fail."""
     rules = (Rule("not_on", ("layer0",), (cpu(2),)),)
