@@ -19,6 +19,7 @@ predicted steps are measured.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from partitioner.placement.group2ctx import devices_of
 from partitioner.strategies.types import STEP
 from runtime.planning.costs.prices import CostProvider
 from runtime.planning.options import AUTO, NONE
+from runtime.planning.placement_estimates import ANYWHERE
 from runtime.planning.plan import Plan, PlanCandidate
 from runtime.planning.splits import GroupSplit, shard_marks, splits_to_try, weigh
 from runtime.profiling.search.candidate import Candidate
@@ -130,7 +132,7 @@ def search(
         say: is told what is being tried, with the best step so far.
 
     Raises:
-        LimitError: nothing fits the memory limit; it names the smallest limit of the last try.
+        LimitError: nothing fits the memory limit; it names the smallest limit of all tries.
     """
     begun = time.perf_counter()
     tried = _Tried(pricing, epoch, say, begun + seconds, QUICK_SHARE * work, len(config.devices))
@@ -139,11 +141,11 @@ def search(
         with suppress(LimitError):
             given = replace(tried.plan(config, ()), given=True)
     _vary(tried, config)
-    if not tried.candidates:
-        assert tried.failed is not None
-        raise tried.failed
-    tried.work += (1 - QUICK_SHARE) * work
-    tried.refine(config.partition.strategy or AUTO)
+    if tried.candidates:
+        tried.work += (1 - QUICK_SHARE) * work
+        tried.refine(config.partition.strategy or AUTO)
+    elif given is None:
+        raise min(tried.failed, key=lambda error: getattr(error, "smallest", math.inf))
     everything = [*tried.candidates, *([given] if given else [])]
     simulated = sum(candidate.simulated for candidate in everything)
     took = time.perf_counter() - begun
@@ -166,6 +168,9 @@ def _vary(tried: _Tried, config: Config) -> None:
     turn = 1 if config.machine is not None else -1  # what is measured is priced for all devices
     every.sort(key=lambda shape: (shape.rows, shape.micro_batches, turn * shape.devices))
     first = next((shape for shape in every if tried.add(_shaped(free, shape), ())), None)
+    if first is None and free.partition.strategy == QUICK != config.partition.strategy:  # in rows
+        free = _changed(free, "partition", strategy=ANYWHERE)
+        first = next((shape for shape in every if tried.add(_shaped(free, shape), ())), None)
     if first is None:
         return
     others = every[every.index(first) + 1 :]
@@ -237,7 +242,7 @@ class _Tried:
         self._pricing = pricing
         self.devices = devices
         self.candidates: list[Candidate] = []
-        self.failed: Exception | None = None
+        self.failed: list[Exception] = []
         self.left_out = self.proved = self.unpromising = 0
 
     @property
@@ -296,7 +301,7 @@ class _Tried:
         try:
             found = self.plan(config, splits, quick=quick, placement=placement)
         except (PlacementError, ScheduleError, MicroBatchError) as error:
-            self.failed = error
+            self.failed.append(error)
             self.say(f"  micro_batches {config.pipeline.micro_batches}: {error}")
             return None
         self.candidates.append(found)

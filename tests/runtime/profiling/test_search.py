@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +16,7 @@ from runtime.planning.costs.prices import CostModel, always
 from runtime.planning.mixed_step import predict
 from runtime.profiling.search import winner as module
 from runtime.profiling.search.epoch import Epoch, alike, epoch_of
-from runtime.profiling.search.search import Found, search
+from runtime.profiling.search.search import Found, _Tried, search
 from runtime.profiling.search.winner import evidence, gain_of_search, write_winner
 from runtime.profiling.trials.baseline import baseline_of
 from runtime.schedule.generators.table import SCHEDULES
@@ -198,6 +200,35 @@ def test_a_limit_that_nothing_keeps_to(tmp_path):
         found_for(config(tmp_path, *SMALL, NARROW))
     named = f"partition.memory={refused.value.smallest}"
     assert found_for(config(tmp_path, *SMALL, named), seconds=0.0).candidates
+
+
+def test_pins_that_no_row_of_devices_keeps_are_searched_too(tmp_path):
+    """It failed, as candidates are planned quickly in rows first."""
+    groups = "group2ctx={embed: cpu(0), layer0: cpu(1), layer1: cpu(0), decode: cpu(1)}"
+    pinned = config(tmp_path, *SMALL, groups, "partition.strategy=auto", "partition.split=none")
+    for candidate in found_for(pinned, seconds=0.0).candidates:
+        on = [candidate.plan.placement.device_of(f"layer{i}_t0_i2h") for i in range(2)]
+        assert list(map(str, on)) == ["cpu(1)", "cpu(0)"]
+
+
+def test_what_fits_as_given_is_found_though_nothing_else_does(given, monkeypatch):
+    """It failed with the limit that another candidate needs."""
+
+    def add(tried: _Tried, *of: Any, **how: Any) -> None:
+        tried.failed.append(LimitError("too large", 1))
+
+    monkeypatch.setattr(_Tried, "add", add)
+    found = found_for(given)
+    assert found.candidates == (found.given,)
+
+
+def test_the_limit_that_an_error_names_is_the_smallest_of_all_tries(given, monkeypatch):
+    """It was that of the last try, with the most micro-batches."""
+    refusals = cycle(LimitError("too large", size) for size in (2000, 1000, 3000))
+    monkeypatch.setattr(_Tried, "plan", Mock(side_effect=refusals))
+    with pytest.raises(LimitError) as refused:
+        found_for(given)
+    assert refused.value.smallest == 1000
 
 
 @pytest.mark.slow
