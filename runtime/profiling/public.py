@@ -17,6 +17,8 @@ from runtime.profiling.trials.profile_result import ProfileResult
 from runtime.profiling.trials.trial import Shared
 from runtime.training.clusters import Clusters
 from runtime.training.trainer import agree_on_config
+from symgraph.core.errors import ConfigError
+from symgraph.core.number_checks import whole_number
 
 
 def profile(
@@ -28,6 +30,7 @@ def profile(
     progress: Say | None = None,
 ) -> ProfileResult:
     """See `symgraph.profile`."""
+    _require(steps, overrides)
     with Clusters(os.environ) as clusters:
         subject = clusters.read(lambda: subject_of(what, overrides))
         agree_on_config(subject.config, clusters.of(subject.config))
@@ -45,6 +48,7 @@ def compare(
     progress: Say | None = None,
 ) -> Comparison:
     """See `symgraph.compare`."""
+    _require(steps, overrides)
     with Clusters(os.environ) as clusters:
         subjects = clusters.read(lambda: candidates(what, overrides))
         configs = clusters.beside({name: s.config for name, s in subjects.items()})
@@ -77,6 +81,7 @@ def search(
     progress: Say | None = None,
 ) -> SearchResult:
     """See `symgraph.search`."""
+    _require(steps, overrides)
     with Clusters(os.environ) as clusters:
         config = clusters.read(lambda: subject_of(what, overrides)).config
         return measure_search(
@@ -87,3 +92,11 @@ def search(
             baseline=baseline,
             say=progress or quiet,
         )
+
+
+def _require(steps: Any, overrides: Any) -> None:
+    """Raise ConfigError for steps that are not 1 or more, and for overrides that are one text."""
+    if whole_number(steps, "steps", ConfigError) < 1:
+        raise ConfigError(f"steps is {steps!r} but must be 1 or more")
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides is {overrides!r} but must be a list, such as [{overrides!r}]")

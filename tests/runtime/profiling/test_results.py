@@ -227,6 +227,19 @@ def test_a_search_of_a_plan_ends_with_a_plan(tmp_path):
         found.write(str(tmp_path / "winner.yaml"))
 
 
+@pytest.mark.parametrize("call", [sg.profile, sg.compare, sg.search])
+def test_wrong_steps_and_overrides_are_named(call):
+    """`steps=0` was a division by zero, and of one text each letter was an override."""
+    for steps, wrong in {
+        0: "steps is 0 but must be 1 or more",
+        2.5: "2.5 but must be a whole",
+    }.items():
+        with pytest.raises(ConfigError, match=wrong):
+            call("net.yaml", steps=steps)
+    with pytest.raises(ConfigError, match=r"must be a list, such as \['train.seed=2'\]"):
+        call("net.yaml", "train.seed=2")
+
+
 def test_what_cannot_be_measured_is_one_error(tmp_path):
     with pytest.raises(TypeError, match=r"expected the path of a config, .* not Symbol"):
         sg.profile(network())
