@@ -73,8 +73,8 @@ def lines_of(record: Record, unix: int) -> list[str]:
     since = doing["since"] if doing else wait["since"] if wait else None
     spent = "" if since is None else f" for {seconds_text((now - since) / NS)}"
     if doing is None:
-        text = f"waited for {wait['for']}" if wait else f"between steps; last: {record['at']}"
-        lines.append(f"  {text}{spent if wait else ''}")
+        at = f"between steps; last: {record['at']}" if record["at"] else "between steps"
+        lines.append(f"  waited for {wait['for']}{spent}" if wait else f"  {at}")
     else:
         lines.append(f"  step {doing['step']}: {_at(doing['instruction'], record)}{spent}")
     lines += ["  step  instruction   took       ended before the record"]

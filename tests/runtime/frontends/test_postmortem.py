@@ -29,6 +29,16 @@ def test_the_story_of_a_rank_that_raised_fits_80_columns(tmp_path, capsys, monke
     assert "waited in R3.0 for tag 3 (hidden_grad0, micro-batch 0) from rank 1" in said
 
 
+def test_a_rank_between_steps_did_nothing_last(tmp_path, capsys):
+    """A run that ends by what it has learned said `between steps; last: `, and then nothing."""
+    path = write_config(tmp_path, checkpoint={"directory": str(tmp_path / "ck")})
+    assert run([str(path), "--json", "train.learning_rate=1e38"]) == 1
+    capsys.readouterr()
+    assert symgraph(["postmortem", str(tmp_path / "ck" / "flight")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("  between steps") == 3  # ranks
+
+
 def test_records_that_could_not_be_written_are_not_named(tmp_path, capsys, monkeypatch):
     """A full disk: the last line named records that were not there, and a part of one was left."""
 
