@@ -82,6 +82,8 @@ def search(
 ) -> SearchResult:
     """See `symgraph.search`."""
     _require(steps, overrides)
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigError(f"seconds is {seconds!r} but must be a number, 0 or more")
     with Clusters(os.environ) as clusters:
         config = clusters.read(lambda: subject_of(what, overrides)).config
         return measure_search(

@@ -240,6 +240,12 @@ def test_wrong_steps_and_overrides_are_named(call):
         call("net.yaml", "train.seed=2")
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), -1, "60"])
+def test_wrong_seconds_of_a_search_are_named(seconds):
+    with pytest.raises(ConfigError, match=r"seconds is .* but must be a number, 0 or more"):
+        sg.search("net.yaml", seconds=seconds)
+
+
 def test_what_cannot_be_measured_is_one_error(tmp_path):
     with pytest.raises(TypeError, match=r"expected the path of a config, .* not Symbol"):
         sg.profile(network())
