@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Load all public names with the first: commands such as `symgraph --help` need none."""
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
-    public = importlib.import_module("runtime.public")
-    globals().update({n: getattr(public, n) for n in public.__all__}, __all__=public.__all__)
-    if name not in globals():
-        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
-    return globals()[name]
+    if name == "__all__" or not name.startswith("__"):
+        public = importlib.import_module("runtime.public")
+        globals().update({n: getattr(public, n) for n in ("__all__", *public.__all__)})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'runtime' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

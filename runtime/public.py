@@ -1,4 +1,4 @@
-"""What users import from `runtime`: it is loaded when they ask for the first of these names."""
+"""The names that users import from `runtime`; all are loaded when the first is used."""
 
 from runtime.backends.cpu.choice import use_blas
 from runtime.backends.device.processor import limit_blas

@@ -84,7 +84,7 @@ class Packs:
         return sum(buffer.nbytes for _, buffer, _ in self.buffers.values())
 
     def refresh(self, first: int = 0) -> None:
-        """Pack the parameters of this rank, from the first so many on."""
+        """Pack the parameters of this rank; leave out the `first` ones, by default none."""
         for weight, buffer, transposed in islice(self.buffers.values(), first, None):
             pack(weight, buffer, transposed)
 

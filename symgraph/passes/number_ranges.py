@@ -16,8 +16,7 @@ from symgraph.core.types import TensorType, Types
 Number = int | tuple[int, ...]  # a tuple: one for each column, along the last axis
 Range = tuple[Number, Number]  # the smallest number, and the one above the largest
 ByName = Mapping[str, TensorType]  # the types of inputs
-# Operators whose second input has numbers from 1 to the length of the time axis.
-LENGTHS = frozenset(("SequenceLast", "SequenceMask", "SequenceReverse", "_sequence_last_grad"))
+Rule = Callable[[Attrs, ByName], Range]
 # Operators whose outputs have the numbers of their inputs.
 MOVERS = frozenset(
     (
@@ -45,6 +44,12 @@ MOVERS = frozenset(
 )
 
 
+def lengths(attrs: Attrs, types: ByName) -> Range:
+    """Return 1 to the length of the time axis."""
+    steps = attrs["size"] if "size" in attrs else types["data"].shape[attrs["axis"]]
+    return 1, steps + 1
+
+
 def ctc_labels(attrs: Attrs, types: ByName) -> Range:
     """Return the classes without the blank, which ends the labels."""
     classes = types["data"].shape[2]
@@ -67,23 +72,28 @@ def boxes(attrs: Attrs, types: ByName) -> Range:
     return (0, 0, 0, 1, 1, *(0,) * others), (classes, 1, 1, 2, 2, *(2,) * others)
 
 
-CTC: dict[str, Callable[[Attrs, ByName], Range]] = {
+CTC: dict[str, Rule] = {
     "label": ctc_labels,
     "data_lengths": lambda attrs, types: (1, types["data"].shape[0] + 1),
     "label_lengths": lambda attrs, types: (1, types["label"].shape[1] + 1),
 }
+SEQUENCE: dict[str, Rule] = {"sequence_length": lengths}
 # Operator -> input -> the range.
-RANGES: dict[str, dict[str, Callable[[Attrs, ByName], Range]]] = {
+RANGES: dict[str, dict[str, Rule]] = {
     "CTCLoss": CTC,
     "_ctc_loss_grad": CTC,
     "LogisticRegressionOutput": {"label": lambda attrs, types: (0, 2)},
     "ROIPooling": {"rois": regions},
     "_roi_pooling_grad": {"rois": regions},
+    "_sequence_last_grad": SEQUENCE,
+    "SequenceLast": SEQUENCE,
+    "SequenceMask": SEQUENCE,
+    "SequenceReverse": SEQUENCE,
     "_contrib_MultiBoxTarget": {"label": boxes},
 }
 
-# Operator -> the range of its first input, if nothing else makes it: that of masks, or of numbers
-# for which the result is one. NaN takes many times as long, and no training goes on with it.
+# Operator -> the usual range of its first input, where no other call makes it. Masks are 0 or 1;
+# logarithms, roots and powers need positive numbers: their kernels take many times as long on NaN.
 USUAL: dict[str, Range] = {
     "where": (0, 2),
     **dict.fromkeys(("log", "log10", "log2", "rsqrt", "sqrt"), (1, 10)),
@@ -134,13 +144,11 @@ def number_range(node: Node, position: int, types: Types) -> Range | None:
         return rule(attrs, dict(zip(names, types, strict=False)))
     if node.op.startswith("_sample_"):
         return 1, 2 if name == "p" else 10  # parameters of distributions are above 0
-    if node.op in LENGTHS and position == 1:
-        return 1, attrs.get("size", types[0].shape[attrs.get("axis", 0)]) + 1
     return None
 
 
 def usual_range(node: Node, position: int) -> Range | None:
-    """Return the range of an input that may have any numbers, but hardly ever has; None: it has."""
+    """Return the range of the numbers that an input usually has, if it may have any; None: all."""
     if position:
         return None
     fraction = node.op == "_power_scalar" and node.attrs["scalar"] % 1 != 0

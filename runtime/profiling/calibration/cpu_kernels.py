@@ -416,7 +416,7 @@ class _Prepare:
             if name not in unread and self.uses[text] < self.calls(graph[name], graph):
                 chosen.append(name)
             self.uses[text] += 1
-        return _Chosen(graph, texts, tuple(chosen)).without(self.failed)
+        return _Chosen(graph, texts, tuple(chosen))
 
     def _bind(self, chosen: _Chosen) -> list[_Timings]:
         """Return an excerpt for each worker, of the calls that do not fail; none if all do."""

@@ -125,7 +125,7 @@ class _Whole:
 
     def __init__(self, graph: Graph, variables: Collection[str]) -> None:
         self._partition = cut(graph, Placement(dict.fromkeys(graph.nodes, 0), (0,), (cpu(0),)))
-        ((_, self._body),) = self._partition.bodies.items()
+        (self._body,) = self._partition.bodies.values()
         self._layout = lay_out(self._partition, 0, variables)
 
     @property
