@@ -69,31 +69,56 @@ class Watch(Protocol):
         ...
 
 
+class Packed(NamedTuple):
+    """A packed parameter."""
+
+    weight: Array
+    buffer: Array
+    transposed: bool
+    #: The ranks that read it.
+    ranks: set[int]
+
+
 class Packs:
     """Parameters packed for products of few rows, anew at the start of every step.
 
-    A parameter that arrives as a message is packed when the body that reads it runs.
+    A parameter that arrives as a message is packed when the body that reads it runs. Replicas whose
+    copies of a parameter are one array have one buffer, which one of them packs.
     """
 
-    def __init__(self) -> None:
-        self.buffers: dict[object, tuple[Array, Array, bool]] = {}
+    def __init__(self, rank: int = 0, buffers: dict[object, Packed] | None = None) -> None:
+        """buffers: Those of all ranks of this process; None: this rank has buffers of its own."""
+        self._rank = rank
+        self.buffers: dict[object, Packed] = {} if buffers is None else buffers
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all buffers."""
-        return sum(buffer.nbytes for _, buffer, _ in self.buffers.values())
+        """The bytes of this rank's buffers; of those of several ranks, its part."""
+        mine = [packed for packed in self.buffers.values() if self._rank in packed.ranks]
+        return sum(-(-packed.buffer.nbytes // len(packed.ranks)) for packed in mine)
 
-    def refresh(self, first: int = 0) -> None:
-        """Pack the parameters of this rank; leave out the `first` ones, by default none."""
-        for weight, buffer, transposed in islice(self.buffers.values(), first, None):
-            pack(weight, buffer, transposed)
+    def refresh(self, first: int = 0) -> bool:
+        """Pack this rank's part of the parameters; tell whether ranks pack for each other.
 
-    def resident(self, name: str, weight: Array, transposed: bool, dtype: Any) -> Array:
-        """Return the buffer of a parameter of this rank, for products in that dtype."""
-        key = name, transposed, str(dtype)
-        if key not in self.buffers:
-            self.buffers[key] = weight, packed_buffer(weight, transposed, dtype), transposed
-        return self.buffers[key][1]
+        first: how many parameters to leave out.
+        """
+        turns: Counter[tuple[int, ...]] = Counter()
+        for weight, buffer, transposed, readers in islice(self.buffers.values(), first, None):
+            ranks = tuple(sorted(readers))
+            if ranks[turns[ranks] % len(ranks)] == self._rank:
+                pack(weight, buffer, transposed)
+            turns[ranks] += 1
+        return any(len(ranks) > 1 for ranks in turns)
+
+    def resident(self, weight: Array, transposed: bool, dtype: Any) -> Array:
+        """Return the buffer of a parameter, for products in that dtype."""
+        key = address(weight), weight.shape, transposed, str(dtype)
+        packed = self.buffers.get(key)
+        if packed is None:  # if another rank has made it by now, there is still only one
+            buffer = packed_buffer(weight, transposed, dtype)
+            packed = self.buffers.setdefault(key, Packed(weight, buffer, transposed, set()))
+        packed.ranks.add(self._rank)
+        return packed.buffer
 
 
 def packed_buffer(weight: Array, transposed: bool, dtype: Any) -> Array:
@@ -296,11 +321,10 @@ class Binder:
         def packed(index: int, transposed: bool) -> Array:
             dtype, parameter = ins[index].dtype, self.casts.get(named[index].node)
             if parameter is not None:
-                return self.packs.resident(parameter, self.arrays[parameter], transposed, dtype)
+                return self.packs.resident(self.arrays[parameter], transposed, dtype)
             place = self.layout.places[body.key.stage, named[index]]
-            name = self.layout.roots[place.root].fixed
-            if name is not None:
-                return self.packs.resident(name, ins[index], transposed, dtype)
+            if self.layout.roots[place.root].fixed is not None:
+                return self.packs.resident(ins[index], transposed, dtype)
             buffer = packed_buffer(ins[index], transposed, dtype)
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer

@@ -11,15 +11,17 @@ estimated from their arrays.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partitioner.base.aliasing import is_view
 from partitioner.base.remembered import remembered
 from partitioner.base.types import Partition
+from partitioner.cutting.replicas import shared_copies
 from runtime.backends.bodies import LowParameters, packed_type
 from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
@@ -44,7 +46,11 @@ COUNTERS = 8  # random operators also need this times their output: 64-bit count
 
 
 def scratch_bytes(
-    partition: Partition, parameters: Collection[str], others: Sequence[Partition] = ()
+    partition: Partition,
+    parameters: Collection[str],
+    others: Sequence[Partition] = (),
+    *,
+    one_array: bool = False,
 ) -> tuple[int, ...]:
     """Return the scratch bytes of each rank.
 
@@ -52,26 +58,43 @@ def scratch_bytes(
         partition: The cut graph of the largest micro-batch.
         parameters: The variables that are not fed.
         others: Those of micro-batches of other sizes, which the same ranks run.
+        one_array: Whether copies of a parameter are one array, where their ranks can lend it.
     """
     calls: list[list[tuple[Node, Graph]]] = [[] for _ in range(partition.ranks)]
     for cut in (partition, *others):
         for key, body in cut.bodies.items():
             calls[cut.rank(key)] += [(node, body.graph) for node in body.graph]
     within = map(scratch_of, partition.placement.devices, calls)
-    packed = [sum(weights.values()) for weights in packed_weights(partition, parameters)]
+    weights = packed_weights(partition, parameters, one_array=one_array)
+    packed = [sum(-(-w.nbytes // w.ranks) for w in of_rank) for of_rank in weights]
     return tuple(map(sum, zip(within, packed, strict=True)))
+
+
+class PackedWeight(NamedTuple):
+    """A parameter that a rank reads packed for the products of a dtype."""
+
+    #: Of replicas that have one array, the first copy.
+    name: str
+    transposed: bool
+    dtype: str
+    nbytes: int
+    #: A stage of the rank that reads it.
+    stage: int
+    #: How many ranks read it.
+    ranks: int = 1
 
 
 @remembered
 def packed_weights(
-    partition: Partition, parameters: Collection[str]
-) -> list[dict[tuple[str, bool, str], int]]:
-    """Return the bytes of each rank's own parameters that it packs; see bodies.Packs.
+    partition: Partition, parameters: Collection[str], *, one_array: bool = False
+) -> list[list[PackedWeight]]:
+    """List each rank's own parameters that are packed; see bodies.Packs.
 
-    They are found by their name, whether they are transposed, and the dtype of the products.
+    one_array: See `scratch_bytes`.
     """
     place, casts = partition.placement, LowParameters.of(partition, parameters).casts
-    found: list[dict[tuple[str, bool, str], int]] = [{} for _ in range(partition.ranks)]
+    first = shared_copies(partition, shared_memory=True) if one_array else {}
+    found: list[dict[tuple[str, bool, str], PackedWeight]] = [{} for _ in range(partition.ranks)]
     for key, body in partition.bodies.items():
         rank = partition.rank(key)
         for node in body.graph if place.devices[rank].kind == "cpu" else ():
@@ -80,9 +103,14 @@ def packed_weights(
                 source = body.imports.get(name, Value(name)).node
                 source = casts.get(source, source)
                 if source in parameters and place.rank_of[place.stage_of[source]] == rank:
-                    packed = packed_type(type_.shape, transposed, type_.dtype)
-                    found[rank][source, transposed, type_.dtype] = packed.nbytes
-    return found
+                    form = first.get(source, source), transposed, type_.dtype
+                    nbytes = packed_type(type_.shape, transposed, type_.dtype).nbytes
+                    found[rank].setdefault(form, PackedWeight(*form, nbytes, key.stage))
+    readers = Counter(form for of_rank in found for form in of_rank)
+    return [
+        [weight._replace(ranks=readers[form]) for form, weight in of_rank.items()]
+        for of_rank in found
+    ]
 
 
 def scratch_of(device: Context, calls: Sequence[tuple[Node, Graph]]) -> int:

@@ -59,7 +59,7 @@ class Phases:
 
         def work(transport: Transport) -> None:
             worker = self.workers[transport.rank]
-            worker.begin(feeds, train=train, seed=seed, step=step)
+            worker.begin(transport, feeds, train=train, seed=seed, step=step)
             with overflowing(self.plan):
                 worker.run(transport, worker.bound[0])
 

@@ -38,9 +38,10 @@ NANOSECOND = Fraction(1, 1_000_000_000)
 class RankResources:
     """Resources shared by workers of one rank that never run at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, packs: Packs | None = None) -> None:
+        """packs: The rank's packed parameters; by default none that other ranks read too."""
         self.pool = Pool()
-        self.packs = Packs()
+        self.packs = Packs() if packs is None else packs
         self.context = CallContext()
         self.flight = FlightRecord()
 
@@ -156,7 +157,6 @@ class Rank:
         self.outputs = {}
         self.step_count = step
         self._env = Env(self.device.xp, train, seed, step, 0)
-        self.resources.packs.refresh()
         self.feed(feeds)
 
     def feed(self, feeds: Feeds | Sequence[Feeds]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from partitioner.base.types import BodyKey
 from partitioner.cutting.replicas import all_copies
+from runtime.backends.bodies import Packed, Packs
 from runtime.backends.device.arrays import on_host
 from runtime.engine.devices import filling, require_devices, require_memory
 from runtime.engine.divergence import IGNORE, STOP, first_of
@@ -101,7 +102,10 @@ class Session:
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
-        self.resources = resources or {rank: RankResources() for rank in cluster.ranks}
+        packed: dict[object, Packed] | None = {} if plan.shared_copies else None
+        self.resources = resources or {
+            rank: RankResources(Packs(rank, packed)) for rank in cluster.ranks
+        }
         self.programs = StepPrograms.of(plan)  # the programs that workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 

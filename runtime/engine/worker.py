@@ -137,15 +137,26 @@ class Worker(Rank):
                 instruction and the node.
         """
         self.updater = updater
-        self.begin(feeds, train=train, seed=seed, step=step)
+        self.begin(transport, feeds, train=train, seed=seed, step=step)
         for bound in self.bound:
             self.run(transport, bound)
 
-    def begin(self, feeds: Feeds | Sequence[Feeds], *, train: bool, seed: int, step: int) -> None:
+    def begin(
+        self,
+        transport: Transport,
+        feeds: Feeds | Sequence[Feeds],
+        *,
+        train: bool,
+        seed: int,
+        step: int,
+    ) -> None:
         """Prepare for a step and drop the state of an earlier one."""
         if not self.bound:
             self.bind()
         self.start(feeds, train=train, seed=seed, step=step)
+        if self.resources.packs.refresh():
+            transport.waiting_for("the weights that other replicas pack")
+            transport.exchange(None)
         with self.device.use():
             self.stamps.begin()
 

@@ -110,5 +110,7 @@ def memory_plan(
         shared_memory=options.lends,
         parameters=network.parameters,
         several=len(network.sizes) > 1,
-        scratch=scratch_bytes(partition, network.parameters, others),
+        scratch=scratch_bytes(
+            partition, network.parameters, others, one_array=options.shares_weights
+        ),
     )

@@ -239,6 +239,11 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
         return self.shared_memory and self.machine is None
 
     @property
+    def shares_weights(self) -> bool:
+        """Whether copies of a parameter are one array, where the ranks of replicas can lend it."""
+        return self.lends and self.shard_optimizer
+
+    @property
     def spreads_sums(self) -> bool:
         """Whether all copies of a parameter need the sums of their gradients, not just pieces."""
         return not self.shard_optimizer or self.clips or self.loss_scale.dynamic

@@ -263,8 +263,8 @@ class Plan:
     @cached_property
     def shared_copies(self) -> Mapping[str, str]:
         """Copy of a parameter -> the first copy, whose array it is; see partitioner.cutting."""
-        own = self.options.shard_optimizer
-        return shared_copies(self.partition, shared_memory=self.options.lends) if own else {}
+        shared = self.options.shares_weights
+        return shared_copies(self.partition, shared_memory=True) if shared else {}
 
     @cached_property
     def uncut_reason(self) -> str:

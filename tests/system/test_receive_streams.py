@@ -103,7 +103,7 @@ def test_receives_wait_for_what_was_asked_before_the_run():
         with here.use():
             own = {name: here.put(array) for name, array in CASE.arrays.items()}
         rank = Worker(made, transport.rank, own)
-        rank.begin(CASE.feeds, train=True, seed=0, step=0)
+        rank.begin(transport, CASE.feeds, train=True, seed=0, step=0)
         with here.use():
             rank.memory.fill(0)
         rank.run(transport, *rank.bound)

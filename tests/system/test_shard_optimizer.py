@@ -12,6 +12,7 @@ import pytest
 import symgraph as sg
 from partitioner.cutting.replicas import buckets
 from runtime.backends.device.arrays import on_host
+from runtime.backends.scratch import packed_weights
 from runtime.engine.session import Session, initialize
 from runtime.planning.planner import plan
 from runtime.schedule.instructions import WEIGHTS, Collective, Update
@@ -120,6 +121,22 @@ def test_threads_hold_a_replicated_weight_once():
         assert planned == [sum(one.values()), sum(each.values())]
         with pytest.raises(RunError, match=r"replicas of 'fc_.*' have one array, but each of them"):
             Session(whole.plan, cluster, run.arrays, optimizer=rule("sgd"))
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_threads_pack_a_replicated_weight_once(places):
+    groups, ranks = PLACES[places]
+    with ThreadCluster(ranks) as cluster:
+        run = session(cluster, groups, rule("sgd"), shard=True, micro_batches=1)
+        for i in range(2):
+            run.step(feeds(i))  # the second packs what the first has updated
+        packs = [run.resources[rank].packs for rank in cluster.ranks]
+        every = packs[0].buffers.values()
+        assert len({(id(p.weight), p.transposed, p.buffer.dtype) for p in every}) == len(every)
+        planned = packed_weights(run.plan.partition, {*run.plan.parameters}, one_array=True)
+        parts = [sum(-(-w.nbytes // w.ranks) for w in weights) for weights in planned]
+        assert [p.nbytes for p in packs] == parts
+        assert {len(p.ranks) for p in every} == {w.ranks for of in planned for w in of} != {1}
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])

@@ -5,9 +5,10 @@ Fed arrays are copied in, gradients added up, parameters updated and packed for 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from partitioner import Partition
 from partitioner.base.types import BodyKey
@@ -89,15 +90,16 @@ def step_overheads(
         running[key], copies[key] = 2 * sum(fed) + passes * terms, len(fed)
     if not update:
         return StepOverheads(running, copies)
-    forms = Counter(name for rank in packed_weights(partition, parameters) for name, *_ in rank)
     packing: dict[int, float] = defaultdict(float)
+    one_array = shard_optimizer and shared_memory
+    for weight in chain(*packed_weights(partition, parameters, one_array=one_array)):
+        packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes / weight.ranks
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
     for name in grads:
         stage, type_ = stage_of[name], graph[name].types[0]
         part = piece_bytes(type_, own.get(name))
         updating[stage] += (3 + 2 * slots) * part  # the gradient is read, all else written as well
-        packing[stage] += 2 * forms[name] * type_.nbytes
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own), shared_memory)
 
 

@@ -35,7 +35,8 @@ WIDTH, PLENTY = 64, 1 << 50
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed weights are not counted: the outline leaves them out, and not every CPU packs any."""
     monkeypatch.setattr(
-        "runtime.backends.scratch.packed_weights", lambda partition, _: [{}] * partition.ranks
+        "runtime.backends.scratch.packed_weights",
+        lambda partition, *_, **__: [[]] * partition.ranks,
     )
 
 

@@ -69,8 +69,8 @@ def test_weights_of_products_with_few_rows_are_packed():
     if not available():
         pytest.skip("this CPU has not the vectors that packed products are written for")
     ((packed, *more),) = packed_weights(dense()[0], {"w"})
-    assert (packed, more) == (("w", True, "float32"), [])  # x needs no gradient
-    assert packed_weights(dense(rows=1000)[0], {"w"}) == [{}]
+    assert (packed[:3], more) == (("w", True, "float32"), [])  # x needs no gradient
+    assert packed_weights(dense(rows=1000)[0], {"w"}) == [[]]
 
 
 @pytest.mark.parametrize("shared", [False, True])
