@@ -293,13 +293,12 @@ class OptimizerStep:
             stage = placement.stage_of[name]
             if placement.rank_of[stage] != rank.rank:
                 continue
-            weight, parameter = self.piece(name, rank.arrays[name]), self._parameters[name]
-            if name not in self.states:
-                self.states[name] = self.optimizer.state(parameter, weight)
+            whole = rank.arrays[name]
+            weight, state = self.piece(name, whole), self.state(name, whole)
             if not weight.size:
                 continue
             grad, tags = self.piece(name, rank.gradient(name)), self._tags[name]
-            given = xp, parameter, weight, grad, self.states[name], self.updates + 1
+            given = xp, self._parameters[name], weight, grad, state, self.updates + 1
             try:
                 step = step_of(self.optimizer, *given, tags)
             except Exception as error:
@@ -316,6 +315,13 @@ class OptimizerStep:
         if not self._skipped:
             for update in self._updates[stage]:
                 update(self._scale)
+
+    def state(self, name: str, weight: Array) -> dict[str, Array]:
+        """Return the optimizer's arrays of a variable by slot; the first call makes them."""
+        if name not in self.states:
+            piece = self.piece(name, weight)
+            self.states[name] = self.optimizer.state(self._parameters[name], piece)
+        return self.states[name]
 
     def piece(self, name: str, array: Array) -> Array:
         """View the elements of an array like a variable that this rank has the states of."""

@@ -53,7 +53,8 @@ class Snapshot:
 
         def work(transport: Transport) -> None:
             rank = transport.rank
-            tensors, pieces = _tensors(session, rank)
+            with session.workers[rank].device.use():
+                tensors, pieces = _tensors(session, rank)
             images = self._images.setdefault(rank, {})
             for name, arrays in ((RANK, tensors), (PIECES, pieces)):
                 file = name.format(rank)
@@ -146,8 +147,7 @@ def restore(session: Session, path: Path) -> None:
             session.workers[rank].start_from(
                 {
                     name: list(_split(session, name, reader.read("state/{}", name)))
-                    for name in session.plan.states
-                    if session.carry_states and session.plan.rank_of(name) == rank
+                    for name in _carried(session, rank)
                 }
             )
 
@@ -163,28 +163,34 @@ def _restore_optimizer(
     for name in session.plan.grads:
         if name in session.arrays[rank]:
             weight = session.arrays[rank][name]
-            fresh = updater.optimizer.state(name, updater.piece(name, weight))
-            for slot, array in fresh.items():
+            for slot, array in updater.state(name, weight).items():
                 shard = session.plan.shards.get(name)
                 whole = reader.read(OPTIMIZER + slot, name, weight, shard)
                 copy(array, updater.piece(name, whole))
-            updater.states[name] = fresh
 
 
 def _tensors(session: Session, rank: int) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the tensors that a rank holds, by name: whole ones, and those of shards."""
     tensors: dict[str, Array] = {}
     pieces: dict[str, Array] = {}
+    updater, states = session.updaters[rank], session.workers[rank].states
     for name, array in session.arrays[rank].items():
         of = pieces if name in session.plan.shards else tensors
         of[name] = on_host(array)
-    for name, slots in session.updaters[rank].states.items():
-        of = pieces if name in session.plan.shards else tensors
-        of |= {(OPTIMIZER + slot).format(name): on_host(array) for slot, array in slots.items()}
-    for name, parts in session.workers[rank].states.items():
-        whole = assemble(Split(session.plan.feeds[name].axis), [*map(on_host, parts)])
+        slots = updater.state(name, array) if name in session.plan.grads else {}
+        of |= {(OPTIMIZER + slot).format(name): on_host(own) for slot, own in slots.items()}
+    for name in _carried(session, rank):
+        type_, axis = session.plan.feeds[name]
+        parts = states.get(name) or [np.zeros(*type_)]  # none is carried yet
+        whole = assemble(Split(axis), [*map(on_host, parts)])
         tensors[f"state/{name}"] = np.ascontiguousarray(whole)
     return tensors, pieces
+
+
+def _carried(session: Session, rank: int) -> list[str]:
+    """Return the states of a rank that batches hand on."""
+    plan = session.plan
+    return [name for name in plan.states if session.carry_states and plan.rank_of(name) == rank]
 
 
 def _joined(session: Session, folder: Path) -> Image:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from runtime.backends.device.processor import limit_blas
 from runtime.training.checkpoints.disk import Disk
 from runtime.training.checkpoints.folder import CheckpointFolder
+from runtime.training.checkpoints.sessions import load_checkpoint, save_checkpoint
 from runtime.training.checkpoints.state import read_about
 from runtime.training.data.table import load_data
 from runtime.training.job import prepare
@@ -68,6 +69,25 @@ def test_going_on_elsewhere_ends_with_the_same_bits(path, where):
     assert source.name == "step-00000007"
     assert again == loss
     assert all(then[name].tobytes() == array.tobytes() for name, array in weights.items())
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_run_goes_on_from_zero_states_and_from_a_new_optimizer(path, steps):
+    """Before the first step, and after `reset_states`, there are no arrays yet to be saved."""
+    config, folder = load_config(str(path)), path.parent / "begun"
+    weights = []
+    with make_cluster("threads", 2) as cluster:
+        for _ in range(2):
+            trainer = Trainer(prepare(config), cluster, load_data(config))
+            session = trainer.training
+            if load_checkpoint(session, folder) is None:
+                for step in range(steps):
+                    session.step_batches(trainer.source.batches(step))
+                session.reset_states()
+                save_checkpoint(session, folder)
+            session.step_batches(trainer.source.batches(steps))
+            weights.append({name: a.tobytes() for name, a in session.parameters().items()})
+    assert weights[0] == weights[1]
 
 
 def test_the_newest_are_kept_and_hold_weights_by_name(path):
