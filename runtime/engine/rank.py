@@ -187,6 +187,16 @@ class Rank:
         """Start the next step from these states (one array per micro-batch), others from zeros."""
         self.states = states
 
+    def clear_states(self, last: int) -> None:
+        """Start so many samples at the end of the next step from zero states."""
+        with self.device.use():
+            for name, parts in self.states.items():
+                axis, left = self.plan.feeds[name].axis, last
+                for part in reversed(parts):
+                    kept = max(0, part.shape[axis] - left)
+                    left -= part.shape[axis] - kept
+                    part[(slice(None),) * axis + (slice(kept, None),)] = 0
+
     def carry_states(self) -> None:
         """Start the next step from the states that this step computed."""
         states = self.plan.states.items()

@@ -366,10 +366,13 @@ class Session:
         for run, start, end in timeline.tracks[worker.rank].runs():
             self.body_seconds[run.key].append((end - start) * unit)
 
-    def reset_states(self) -> None:
-        """Start the next step from zero states."""
+    def reset_states(self, last: int | None = None) -> None:
+        """Start the next step from zero states; `last`: only so many samples at its end."""
         for worker in self.workers.values():
-            worker.start_from({})
+            if last is None:
+                worker.start_from({})
+            else:
+                worker.clear_states(last)
 
     def collect(self) -> dict[str, float]:
         """Sum the figures of all evaluation steps since the last call over all ranks."""

@@ -408,6 +408,7 @@ class Trainer:
         samples, filled = 0, []
         cluster, limit = self.evaluation.cluster, self.job.config.evaluate.tokens
         for count, batches in held_out_steps(cluster, self.valid, limit):
+            self.evaluation.reset_states(last=batches[0].pad)  # as _without_padding begins
             self.evaluation.step_batches(batches)
             samples += count
             if self.metrics is not None:
@@ -429,6 +430,7 @@ class Trainer:
     def _without_padding(self, sums: dict[str, float], first: DataBatch) -> dict[str, float]:
         """Subtract the figures of the samples that fill up a batch: copies of its first one."""
         inputs = Inputs.of(self.job.model)
+        self.evaluation.reset_states()
         self.evaluation.step_batches([inputs.only_first(first, inputs.batch)])
         share = first.pad / inputs.batch
         return {n: sums[n] - share * value for n, value in self.evaluation.collect().items()}

@@ -44,6 +44,20 @@ def build(batch_size: int, head: str = "softmax", columns: int = 6) -> Model:
     )
 
 
+def carried(batch_size: int) -> Model:
+    """The sum of all samples of a row so far, beside the sum of a label."""
+    rows = TensorType((batch_size, 6), "float32")
+    with sg.AttrScope(ctx_group="a"):
+        total = sg.sym.elemwise_add(sg.sym.Variable("data"), sg.sym.Variable("before"))
+        kept = sg.sym.BlockGrad(total, name="kept")
+    with sg.AttrScope(ctx_group="b"):
+        x = sg.sym.FullyConnected(total, num_hidden=3, name="fc")
+        x = sg.sym.LinearRegressionOutput(x, sg.sym.Variable("label"), name="head")
+    label = TensorType((batch_size, 3), "float32")
+    feeds = {"data": Feed(rows), "before": Feed(rows), "label": Feed(label)}
+    return Model(sg.sym.Group([x, kept]), feeds, {"before": "kept_output"})
+
+
 def of_pairs(batch_size: int) -> Model:
     """A loss of all pairs of samples, so that a micro-batch has all of them."""
     x = sg.sym.FullyConnected(sg.sym.Variable("data"), num_hidden=3, name="fc")
@@ -135,9 +149,9 @@ def other_on_rank_1(batch_size: int):
     return batches(batch_size, int(is_rank_1()), 3 * batch_size)
 
 
-def ragged_batches(batch_size: int):
+def ragged_batches(batch_size: int, head: str = "softmax"):
     """Yield short batches, also before whole ones."""
-    return [samples(count, seed=count) for count in (batch_size, 1, 5, batch_size)]
+    return [samples(count, head, count) for count in (batch_size, 1, 5, batch_size)]
 
 
 def broken_on_rank_1(batch_size: int):

@@ -122,6 +122,14 @@ def test_short_batches_anywhere_in_the_held_out_part_count_by_their_samples(load
     assert held_out["loss"] == pytest.approx(held_out["cross-entropy"], rel=1e-6)
 
 
+def test_samples_that_fill_up_a_batch_do_not_count_where_states_are_carried(load):
+    """They had the states of the samples that they stood for, which were not subtracted."""
+    data = {**PYTHON, "valid": "nets.py:ragged_batches", "args": {"head": "linear"}}
+    config = load(data, "model=nets.py:carried", "evaluate.metrics=[mse]", *config_of_rate())
+    held_out = fitted(config)[0]["held_out"]
+    assert held_out["loss"] == pytest.approx(held_out["mse"], rel=1e-6)
+
+
 def config_of_rate():
     return ("train.learning_rate=1e-9",)
 
