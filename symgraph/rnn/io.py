@@ -144,11 +144,17 @@ class BucketSentenceIter(DataIter):
         sizes = [len(array) for array in self.data]
         self.dropped = 0 if pad_tail else sum(size % batch_size for size in sizes)
         if not len(self):
-            raise ConfigError(
-                f"no bucket has the {batch_size} sentences of a batch (sentences by bucket: "
-                f"{dict(zip(self.buckets, sizes, strict=True))}); lower batch_size or set pad_tail"
-            )
+            self._raise_no_batch(sizes, max(lengths, default=0))
         self._begin(0)
+
+    def _raise_no_batch(self, sizes: list[int], longest: int) -> None:
+        remedy = "lower batch_size or set pad_tail"
+        if self.discarded and not any(sizes):
+            remedy = f"all are longer; add a bucket of {longest}"
+        raise ConfigError(
+            f"no bucket has the {self.batch_size} sentences of a batch (sentences by bucket: "
+            f"{dict(zip(self.buckets, sizes, strict=True))}); {remedy}"
+        )
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""

@@ -86,6 +86,13 @@ def test_the_tail_is_dropped_and_counted_or_padded(pad_tail):
         assert (found[1].label[0][-1] == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:3 of 3 sentences are longer")
+@pytest.mark.parametrize("pad_tail", [False, True])
+def test_sentences_that_are_all_too_long_need_a_longer_bucket(pad_tail):
+    with pytest.raises(ConfigError, match=r"\{2: 0\}\); all are longer; add a bucket of 5"):
+        sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 2, [2], pad_tail=pad_tail)
+
+
 def test_no_bucket_that_reaches_a_batch_is_a_clear_error():
     with pytest.raises(ConfigError, match=r"no length of sentence fills a batch of 4.*has 2 sen"):
         sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 4)
