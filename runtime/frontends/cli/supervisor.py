@@ -232,7 +232,8 @@ class Supervisor:
         capture: whether to keep what attempts write to stdout in `output`.
         """
         for signum in HANDED_ON:
-            signal.signal(signum, self._hand_on)
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(signum, self._hand_on)
         signal.signal(signal.SIGQUIT, self._ask_for_records)
         devices, last = self.config.devices, None
         for number in range(1, self.settings.count + 2):

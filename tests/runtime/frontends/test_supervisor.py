@@ -105,3 +105,19 @@ def test_signals_to_the_supervisor_reach_the_run(run):
     assert run.process.returncode == 143, err
     assert "stopped by SIGTERM after step" in err
     assert run.left() == []
+
+
+@pytest.mark.slow
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    """Below nohup, the supervisor handed SIGHUP on to a run that no longer ignored it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        log = tmp_path / "log.jsonl"
+        config = write_config(tmp_path, 2, STEPS, 5, heartbeat=1.0)
+        run = Supervised(tmp_path, config, "--log", str(log))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert until(lambda: log.exists() and log.read_bytes())
+    run.process.send_signal(signal.SIGHUP)
+    _, err = run.process.communicate(timeout=SOON)
+    assert run.process.returncode == 0, err
