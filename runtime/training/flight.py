@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from pathlib import Path
@@ -23,10 +24,18 @@ def flight_recorder(config: Config, cluster: Cluster) -> FlightRecorder:
     if config.checkpoint is not None:
         folder = Path(config.checkpoint.directory, FOLDER)
     else:
-        folder = Path(tempfile.gettempdir(), f"symgraph-flight-{run}")
+        folder = Path(_temporary_folder(), f"symgraph-flight-{run}")
     facts = {
         "run": run,
         "devices": list(config.devices),
         "versions": dict(versions()),
     }
     return FlightRecorder(cluster, folder, facts)
+
+
+def _temporary_folder() -> str:
+    """Return the system's temporary folder, or its name if it is not writable: a run needs none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return os.environ.get("TMPDIR", "/tmp")

@@ -6,10 +6,12 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from symgraph.run import main
 from tests.helpers.small_lm import write_config
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +93,16 @@ def test_a_folder_that_is_gone(tmp_path, config):
     assert (
         done.stderr == "symgraph: error: the current folder no longer exists: change to another\n"
     )
+
+
+def test_a_run_needs_no_temporary_folder(config, monkeypatch):
+    """In a read-only container it ended: "the current folder no longer exists"."""
+
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    assert main([config]) == 0
 
 
 def test_too_few_addresses_are_refused_before_a_library_hangs():
