@@ -38,8 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if not command:
         print("examples.cluster: which command? give it after --", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGHUP, _end)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # else the command ignores it too
+            signal.signal(number, _end)
     link = Link(options.delay, options.bandwidth / 8, options.loss)
     try:
         with Hosts(options.hosts, options.slots) as hosts:
