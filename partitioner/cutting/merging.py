@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from partitioner.base.node_bodies import assign_bodies
 from partitioner.base.segments import time_segments
@@ -16,12 +16,21 @@ from symgraph.passes.merge import home_of, merge_products, sum_products
 from symgraph.passes.simplify import share
 
 
-def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -> Graph:
+def merge(
+    graph: Graph,
+    placement: Placement,
+    time_segment: int | None = None,
+    others: Iterable[Graph] = (),
+) -> Graph:
     """Merge the products of each time segment and sums of products, and make no call twice.
 
     Products are merged within a ctx_group, so that the numbers are the same wherever groups are
     placed, and only if they are on one stage. A gradient that sums products over time is one
     product in the last segment of the backward phase.
+
+    Args:
+        others: the graph for other sizes of micro-batches, which are all cut alike: calls that are
+            equal for one size alone, as sums to (N, 4) and (1, 4) are for N = 1, are both made.
     """
     body_of = assign_bodies(graph, placement, time_segments(graph, time_segment))
 
@@ -38,7 +47,13 @@ def merge(graph: Graph, placement: Placement, time_segment: int | None = None) -
     merged = sum_products(merge_products(graph, home), over_time)
     if merged is not graph:
         body_of = assign_bodies(merged, placement, time_segments(merged, time_segment))
-    return share(merged, lambda node: body_of[node.name])
+    alike = [graph.nodes for graph in others]
+
+    def apart(node: Node) -> Hashable:
+        same = [nodes[node.name].attrs for nodes in alike if node.name in nodes]
+        return body_of[node.name], *[tuple(sorted(attrs.items())) for attrs in same]
+
+    return share(merged, apart)
 
 
 def merge_whole(graph: Graph, time_segment: int | None = None) -> Graph:

@@ -115,9 +115,13 @@ class Draft:
         """Return the graph to cut, whether its backward phase will be one or two."""
         key = size, steps, again
         if key not in self._merged:
-            graph = self.network.graphs[size]
-            graph = recompute(graph, self.placement, again, time_segment=steps)
-            self._merged[key] = merge(graph, self.placement, steps)
+            graphs = {
+                n: recompute(graph, self.placement, again, time_segment=steps)
+                for n, graph in self.network.graphs.items()
+            }
+            self._merged[key] = merge(
+                graphs.pop(size), self.placement, steps, others=graphs.values()
+            )
         return self._merged[key]
 
     def plan(

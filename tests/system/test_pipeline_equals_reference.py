@@ -93,3 +93,17 @@ def test_an_unrolled_lstm_in_every_way(schedule, micro_batches):
             more = {"time_segment": time_segment, "recompute": recompute}
             how = Options(groups, cpu(0), (), schedule, micro_batches, **more)
             assert_same_bits(on_threads(case, how), alone)
+
+
+def test_calls_that_are_equal_for_one_sample_alone():
+    """Of micro-batches of 2 and 1, gradients of (N, 4) and (1, 4) were one for N = 1: no plan."""
+    rng = np.random.default_rng(0)
+    with AttrScope(ctx_group="a"):
+        x = sym.broadcast_mul(sym.Variable("x"), sym.Variable("scale"))
+        bias = sym.square(sym.Variable("bias"))
+    with AttrScope(ctx_group="b"):
+        loss = sym.MakeLoss(sym.square(sym.broadcast_add(x, bias)))
+    arrays = {name: rng.standard_normal((1, 4)) for name in ("scale", "bias")}
+    case = Case(loss, {"x": rng.standard_normal((3, 4))}, arrays)
+    groups = {"a": cpu(0), "b": cpu(1)}
+    assert_close(on_threads(case, on_devices(2, groups, micro_batches=2)), judge(case))
