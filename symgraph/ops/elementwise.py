@@ -229,9 +229,9 @@ for key, row in BINARY.items():
 
 def shifted(site: Site, ins: Layouts, in_types: Types, outs: Types) -> Layouts:
     """Derive the layout of a sum with a number, which every micro-batch would add to a PARTIAL."""
-    if PARTIAL in ins:
+    if PARTIAL in ins and site.attrs["scalar"]:
         refuse_mixing(site, "adds a constant to a sum over the batch")
-    return elementwise(site, ins, in_types, outs)
+    return linear(site, ins, in_types, outs)
 
 
 class Scalar(NamedTuple):

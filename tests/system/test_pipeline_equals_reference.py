@@ -107,3 +107,11 @@ def test_calls_that_are_equal_for_one_sample_alone():
     case = Case(loss, {"x": rng.standard_normal((3, 4))}, arrays)
     groups = {"a": cpu(0), "b": cpu(1)}
     assert_close(on_threads(case, on_devices(2, groups, micro_batches=2)), judge(case))
+
+
+def test_losses_are_added_by_pythons_sum():
+    """It begins with 0, which was "a constant that is added to a sum over the batch"."""
+    x = sym.Variable("x") * 1.0
+    loss = sym.MakeLoss(sum([sym.sum(sym.broadcast_mul(x, sym.Variable("w"))), sym.sum(x)]))
+    case = Case(loss, {"x": np.ones((4, 3))}, {"w": np.ones((1, 3))})
+    assert_close(on_threads(case, Options(micro_batches=2)), judge(case))
