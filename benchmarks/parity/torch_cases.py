@@ -283,6 +283,41 @@ class Contrast(nn.Module):
         return (torch.logsumexp(left @ right.T, 1) - near).mean()
 
 
+class Spread(nn.Module):
+    """The unbiased variance of the samples of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.layer(data).var(0).sum()
+
+
+class Views(nn.Module):
+    """Two parameters that are parts of one storage, and are not tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        both = torch.randn(2, 4, 4)
+        self.first, self.second = nn.Parameter(both[0]), nn.Parameter(both[1])
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return (data @ self.first @ self.second).tanh().sum()
+
+
+class Detached(nn.Module):
+    """A factor without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        made = self.layer(data)
+        return (made * made.detach()).sum()
+
+
 def activations(x: torch.Tensor) -> torch.Tensor:
     kinds = (F.gelu, F.silu, F.elu, F.softplus, F.mish, F.hardswish, F.selu, F.logsigmoid)
     more = (F.softsign, F.hardsigmoid, F.hardtanh, torch.sigmoid, torch.tanh, F.relu)
@@ -345,7 +380,32 @@ def quotients(x: torch.Tensor) -> torch.Tensor:
     return y * x + torch.floor_divide(x.detach(), 0.3)
 
 
+def borders(x: torch.Tensor) -> torch.Tensor:
+    one = x - x.detach() + 1  # gradients at equal elements, at the ends of ranges, and at 0
+    y = one.max(1)[0] + one.min(1).values + F.hardtanh(one) + F.relu6(one * 6) + F.relu6(one - 1)
+    return y + (one - 1).norm(dim=1) + F.normalize(one - 1, dim=1)
+
+
+def running(x: torch.Tensor) -> torch.Tensor:
+    whole = (x * 0).long() + 20_000_001
+    return x * (whole.cumsum(1) - 20_000_001 * torch.arange(1, 5) + 1)
+
+
+def from_the_end(x: torch.Tensor) -> torch.Tensor:
+    return x[(x[0] * 0).long() - torch.arange(4)] * torch.arange(16.0).view(4, 4)
+
+
+def unseen(x: torch.Tensor) -> torch.Tensor:
+    seen = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]]).bool()
+    return F.scaled_dot_product_attention(x[None], x[None], x[None], attn_mask=seen)[0]
+
+
+def shuffled(x: torch.Tensor) -> torch.Tensor:
+    return F.pixel_shuffle(x.view(4, 2, 2), 2)[0]
+
+
 EACH = activations, arithmetic, reductions, shapes, parts, masks, products, lookups, quotients
+EACH += borders, running, from_the_end, unseen, shuffled
 FORMULAS = {f.__name__: f for f in EACH}
 
 
@@ -415,6 +475,9 @@ OPERATORS = {
     "in_place": lambda: (InPlace().eval(), (torch.randn(3, 4),), 0),
     "frozen": lambda: (frozen(), (torch.randn(3, 4),), 0),
     "contrast": lambda: (Contrast(), (torch.randn(3, 4),), 0),
+    "spread": lambda: (Spread(), (torch.randn(3, 4),), 0),
+    "views": lambda: (Views(), (torch.randn(3, 4),), 0),
+    "detached_decomposed": lambda: (Detached(), (torch.randn(3, 4),), 0),
     "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),
 }
 # Networks that are refused, each with one input.
@@ -435,6 +498,8 @@ def record(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(net, inputs, dynamic_shapes=dynamic)
+    if name.endswith("_decomposed"):
+        program = program.run_decompositions()
     torch.export.save(program, folder / f"{name}.pt2")
     before = {k: v.clone() for k, v in net.named_buffers()}
     output = net(*inputs)

@@ -11,7 +11,7 @@ import math
 import os
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -103,10 +103,10 @@ class Archive:
         """Return the parsed JSON of the network."""
         return self._json(f"models/{self.name}.json")
 
-    def tensors(self) -> dict[str, tuple[str, Array]]:
-        """Return the weights and constants by name, each with the place of its bytes."""
+    def tensors(self) -> dict[str, tuple[Hashable, Array]]:
+        """Return the weights and constants by name, each with the place of its numbers."""
         stored: dict[str, bytes] = {}
-        found: dict[str, tuple[str, Array]] = {}
+        found: dict[str, tuple[Hashable, Array]] = {}
         for kind in ("weights", "constants"):
             name = f"data/{kind}/{self.name}_{kind}_config.json"
             if f"{self._folder}/{name}" not in self._members:
@@ -119,7 +119,10 @@ class Archive:
                 place = f"data/{kind}/{field(entry, 'path_name', str)}"
                 if place not in stored:
                     stored[place] = self._bytes(f"{self._folder}/{place}", self._size)
-                found[key] = (place, _array(key, stored[place], entry["tensor_meta"]))
+                meta = entry["tensor_meta"]
+                array = _array(key, stored[place], meta)
+                part = str((meta["storage_offset"], meta["strides"]))  # a storage may hold several
+                found[key] = ((place, part), array)
         return found
 
     def _json(self, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -81,7 +81,7 @@ def from_torch(
 class _Importer:
     """The values of a network on their way to symbols."""
 
-    def __init__(self, program: Program, tensors: Mapping[str, tuple[str, Array]]) -> None:
+    def __init__(self, program: Program, tensors: Mapping[str, tuple[Hashable, Array]]) -> None:
         self._program = program
         self._values: dict[str, Value] = {}
         self._args: Arrays = {}
@@ -95,7 +95,7 @@ class _Importer:
         self._changed: dict[str, str] = {}  # what a call in place has changed -> its name
         self._begin(tensors)
 
-    def _begin(self, tensors: Mapping[str, tuple[str, Array]]) -> None:
+    def _begin(self, tensors: Mapping[str, tuple[Hashable, Array]]) -> None:
         """Make variables of inputs and parameters, and constants of buffers."""
         by_place: dict[Any, Value] = {}
         for kind, name, target in self._program.inputs:
