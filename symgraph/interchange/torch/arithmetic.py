@@ -41,13 +41,14 @@ def unary(operator: str, c: Call) -> Symbol:
 CONVERTERS.update({name: partial(unary, operator) for name, operator in UNARY.items()})
 
 
-@converts("alias clone contiguous detach_copy lift_fresh_copy lift_fresh positive view_copy")
+@converts("clone contiguous detach_copy lift_fresh_copy lift_fresh positive view_copy")
 def same(c: Call) -> Value:
     return c.value("self")
 
 
-@converts("detach")
+@converts("detach alias")
 def detach(c: Call) -> Symbol:
+    """Stop the gradient; run_decompositions writes alias for detach."""
     return sym.BlockGrad(c.x())
 
 
