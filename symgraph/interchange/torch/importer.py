@@ -46,6 +46,7 @@ VIEWS = re.compile(
 SAME = re.compile(r"dropout|feature_dropout|alpha_dropout|to|type_as")  # if nothing changes
 STATISTICS = ("running_mean", "running_var")
 NEVER = 1 << 62
+NO_GRAD = "higher_order.wrap_with_set_grad_enabled"
 
 
 def from_torch(
@@ -175,6 +176,11 @@ class _Importer:
         for node in self._program.nodes:
             if any(node.outputs) and _converter(node.target) is None:
                 missing.setdefault(node.target, []).append(node.name)
+        if NO_GRAD in missing:
+            raise ConfigError(
+                f"torch.no_grad() ({missing[NO_GRAD][0]!r}) is not supported: write .detach() "
+                "behind what it computes (run_decompositions() drops it and lets gradients pass)"
+            )
         if missing:
             listed = [f"{t} ({names[0]!r}, {len(names)} in all)" for t, names in missing.items()]
             several = "operators are" if len(missing) > 1 else "operator is"

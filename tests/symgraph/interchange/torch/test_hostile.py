@@ -134,6 +134,14 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         r"1 operator is not supported: os.system \('conv2d', 1 in all\); write .* with others$",
     ),
+    "no_grad": (
+        lambda: graph(
+            lambda g: g["nodes"][0].update(
+                target="torch.ops.higher_order.wrap_with_set_grad_enabled"
+            )
+        ),
+        r"torch.no_grad\(\) \('conv2d'\) is not supported: write .detach\(\)",
+    ),
     "cycle": (lambda: graph(lambda g: g["nodes"].reverse()), "is read before it is made"),
     "size as code": (
         lambda: graph(
