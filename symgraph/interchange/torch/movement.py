@@ -228,7 +228,7 @@ def embedding(c: Call) -> Symbol:
 
 
 def looked_up(c: Call, index: Value, axis: int) -> Symbol:
-    """Take along an axis; constant indices may count from the end."""
+    """Take along an axis; indices may count from the end."""
     length = c.meta("self").shape[axis]
     if isinstance(length, Free):
         c.fail("looks samples of the batch up by number")
@@ -237,7 +237,7 @@ def looked_up(c: Call, index: Value, axis: int) -> Symbol:
         if ((array < -length) | (array >= length)).any():
             c.fail(f"an index is outside an axis of length {length}")
         index = Value(index.meta, array=np.where(array < 0, array + length, array))
-    return sym.take(c.x(), c.symbol(index), axis=axis)
+    return sym.take(c.x(), c.symbol(index), axis=axis, mode="wrap")
 
 
 @converts("index_select")
