@@ -407,7 +407,7 @@ def recurrent(c: Call) -> list[Symbol]:
     weights = c.values("params")
     per_cell, cells = (4 if biases else 2), layers * (2 if both else 1)
     if len(weights) != per_cell * cells:
-        c.fail(f"has {len(weights)} parameters and not {per_cell * cells}: no proj_size, please")
+        c.fail("proj_size is not supported: export it with program.run_decompositions()")
     hidden = c.get("hx")
     states = c.values("hx") if isinstance(hidden, list) else [c.value("hx")]
     flat = len(c.meta("input").shape) == 2
