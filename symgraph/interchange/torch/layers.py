@@ -278,9 +278,11 @@ def upsample(c: Call) -> Symbol:
 
 @converts("pixel_shuffle")
 def pixel_shuffle(c: Call) -> Symbol:
-    r, (n, channels, rows, columns) = c.integer("upscale_factor"), c.meta("self").shape
-    x = c.reshape(c.x(), (n, channels // r**2, r, r, rows, columns))
-    return c.reshape(sym.transpose(x, axes=(0, 1, 4, 2, 5, 3)), c.out.shape)
+    r, (*lead, channels, rows, columns) = c.integer("upscale_factor"), c.meta("self").shape
+    x = c.reshape(c.x(), (*lead, channels // r**2, r, r, rows, columns))
+    k = len(lead)
+    axes = (*range(k), k, k + 3, k + 1, k + 4, k + 2)
+    return c.reshape(sym.transpose(x, axes=axes), c.out.shape)
 
 
 # -- norms -----------------------------------------------------------------------------------------
