@@ -130,7 +130,7 @@ def attention(c: Call) -> Symbol:
     q, k, v = c.x("query"), c.x("key"), c.x("value")
     scale = c.number("scale") if c.get("scale") is not None else 1 / math.sqrt(query[-1])
     scores = sym.batch_dot(q, k, transpose_b=True) * scale
-    shape = (*query[:-1], key[-2])
+    shape, seen = (*query[:-1], key[-2]), None
     if c.get("is_causal", False):
         c.bound(query[-2], key[-2])
         hidden = np.triu(np.ones((query[-2], key[-2]), c.out.dtype), 1) * np.float32(-1e30)
@@ -139,10 +139,14 @@ def attention(c: Call) -> Symbol:
         mask, old = c.value("attn_mask"), c.meta("attn_mask").shape
         if mask.meta.dtype == "bool":
             seen = c.spread(c.symbol(mask), old, shape, "bool")
-            scores = sym.where(seen, scores, sym.zeros_like(scores) - math.inf)
+            # The least number, and not -inf, so that queries which see no key get 0.
+            least = float(np.finfo(c.out.dtype).min)
+            scores = sym.where(seen, scores, sym.zeros_like(scores) + least)
         else:
             scores = sym.broadcast_add(scores, _leading(c, c.symbol(mask), old, shape))
     weights = sym.softmax(scores, axis=-1)
+    if seen is not None:
+        weights = weights * sym.Cast(seen, dtype=c.out.dtype)
     if c.number("dropout_p", 0):
         weights = sym.Dropout(weights, p=c.number("dropout_p"))
     return sym.batch_dot(weights, v)
