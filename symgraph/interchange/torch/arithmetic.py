@@ -22,7 +22,7 @@ from symgraph.interchange.torch.call import (
     same_shape,
     stored,
 )
-from symgraph.interchange.torch.program import Meta, Ref
+from symgraph.interchange.torch.program import Free, Meta, Ref
 
 # -- one tensor ------------------------------------------------------------------------------------
 
@@ -402,8 +402,13 @@ def variance(c: Call) -> Symbol:
     count = math.prod(c.meta("self").shape[a] for a in axes)
     given = c.get("correction", 1 if c.get("unbiased", True) else 0)
     spread = sym.broadcast_sub(x, sym.mean(x, axis=axes, keepdims=True))
-    made = sym.mean(sym.square(spread), **{**options, "axis": axes})
-    made = made * (count / max(count - given, 1e-30))
+    options["axis"] = axes
+    made = sym.mean(sym.square(spread), **options)
+    if given and any(isinstance(c.meta("self").shape[a], Free) for a in axes):
+        freedom = sym.maximum(sym.sum(sym.ones_like(x), **options) - given, 0)
+        made = sym.sum(sym.square(spread), **options) / freedom
+    else:
+        made = made * (count / max(count - given, 1e-30))
     return sym.sqrt(made) if ".std" in c.node.target else made
 
 
