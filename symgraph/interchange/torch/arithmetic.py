@@ -513,16 +513,14 @@ def cumsum(c: Call) -> Symbol:
     axis, rank = c.axis("dim"), len(c.out.shape)
     length = c.meta("self").shape[axis]
     c.bound(length, length)
-    ones_ = np.triu(np.ones((length, length), "float32"))
+    dtype = "float32" if c.out.dtype in ("float16", "float32") else "float64"
+    ones_ = np.triu(np.ones((length, length), dtype))
     order = [a for a in range(rank) if a != axis]
-    x = (
-        sym.transpose(c.x(dtype="float32"), axes=(*order, axis))
-        if rank > 1
-        else c.x(dtype="float32")
-    )
+    x = c.x(dtype=dtype)
+    x = sym.transpose(x, axes=(*order, axis)) if rank > 1 else x
     rows = sym.Reshape(x, shape=(-1, length))
-    total = sym.dot(rows, c.symbol(Value(Meta(ones_.shape, "float32"), array=ones_)))
+    total = sym.dot(rows, c.symbol(Value(Meta(ones_.shape, dtype), array=ones_)))
     turned = c.reshape(total, (*(c.out.shape[a] for a in order), length))
     order.append(axis)
     back = sym.transpose(turned, axes=tuple(np.argsort(order).tolist())) if rank > 1 else turned
-    return cast(back, "float32", c.out.dtype)
+    return cast(back, dtype, c.out.dtype)
