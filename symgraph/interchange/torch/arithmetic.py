@@ -153,17 +153,21 @@ def glu(c: Call) -> Symbol:
     return x * sym.sigmoid(gate)
 
 
-@converts("hardtanh relu6 clamp clip clamp_min clamp_max")
-def clamp(c: Call) -> Symbol:
-    low, high = {"hardtanh": (-1.0, 1.0), "relu6": (0.0, 6.0)}.get(
-        c.node.target.split(".")[1].removesuffix("_"), (None, None)
-    )
+@converts("hardtanh relu6")
+def hardtanh(c: Call) -> Symbol:
+    """Limit to a range; unlike clamp, the gradient passes inside it alone, without its ends."""
+    low, high = (0.0, 6.0) if "relu6" in c.node.target else (-1.0, 1.0)
+    low, high = c.number("min_val", low), c.number("max_val", high)
     x = floats(c)
-    for names, operator, default in (
-        (("min", "min_val"), "maximum", low),
-        (("max", "max_val"), "minimum", high),
-    ):
-        bound = next((c.get(name) for name in names if c.get(name) is not None), default)
+    limited = sym.clip(sym.BlockGrad(x), a_min=low, a_max=high)
+    return sym.where((x > low) * (x < high), x, limited)
+
+
+@converts("clamp clip clamp_min clamp_max")
+def clamp(c: Call) -> Symbol:
+    x = floats(c)
+    for name, operator in (("min", "maximum"), ("max", "minimum")):
+        bound = c.get(name)
         if isinstance(bound, Ref):
             x = getattr(sym, f"broadcast_{operator}")(x, c.x(bound, c.out.dtype))
         elif bound is not None:
@@ -387,12 +391,13 @@ def argmax(c: Call) -> Symbol:
 
 @converts("max min")
 def extreme(c: Call) -> Any:
+    """Along an axis, the gradient goes to the element that the index tells, and to no equal one."""
     word = c.node.target.split(".")[1]
     if c.overload == "default":
         return getattr(sym, word)(c.x())
-    options = {"axis": c.axis("dim"), "keepdims": bool(c.get("keepdim", False))}
-    indices = sym.Cast(getattr(sym, f"arg{word}")(c.x(), **options), dtype="int64")
-    return [getattr(sym, word)(c.x(), **options), indices]
+    options: dict[str, Any] = {"axis": c.axis("dim"), "keepdims": bool(c.get("keepdim", False))}
+    at = getattr(sym, f"arg{word}")(c.x(), **options)
+    return [sym.pick(c.x(), at, **options), sym.Cast(at, dtype="int64")]
 
 
 @converts("var std")
@@ -421,7 +426,10 @@ def var_mean(c: Call) -> Any:
 def norm(c: Call) -> Symbol:
     if c.number("ord", c.number("p", 2) if "linalg" not in c.node.target else 2) != 2:
         c.fail("only the norm of order 2 is supported")
-    return sym.sqrt(sym.sum(sym.square(c.x()), **axes_of(c)))
+    total = sym.sum(sym.square(c.x()), **axes_of(c))
+    zero: Symbol = total == 0  # where the gradient is 0
+    made: Symbol = sym.sqrt(total + zero) - zero
+    return made
 
 
 @converts("logsumexp")
