@@ -237,7 +237,10 @@ def looked_up(c: Call, index: Value, axis: int) -> Symbol:
         if ((array < -length) | (array >= length)).any():
             c.fail(f"an index is outside an axis of length {length}")
         index = Value(index.meta, array=np.where(array < 0, array + length, array))
-    return sym.take(c.x(), c.symbol(index), axis=axis, mode="wrap")
+    at = c.symbol(index)
+    if index.array is None:
+        at = at + (at < 0) * int(length)
+    return sym.take(c.x(), at, axis=axis)
 
 
 @converts("index_select")
