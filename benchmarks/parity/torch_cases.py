@@ -307,7 +307,7 @@ class Views(nn.Module):
 
 
 class Detached(nn.Module):
-    """A factor without a gradient."""
+    """A factor without a gradient, and one that an index of all elements leaves as it is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ class Detached(nn.Module):
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         made = self.layer(data)
-        return (made * made.detach()).sum()
+        return (made[...] * made.detach()).sum()
 
 
 def activations(x: torch.Tensor) -> torch.Tensor:

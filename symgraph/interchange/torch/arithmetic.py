@@ -41,14 +41,13 @@ def unary(operator: str, c: Call) -> Symbol:
 CONVERTERS.update({name: partial(unary, operator) for name, operator in UNARY.items()})
 
 
-@converts("clone contiguous detach_copy lift_fresh_copy lift_fresh positive view_copy")
+@converts("alias clone contiguous detach_copy lift_fresh_copy lift_fresh positive view_copy")
 def same(c: Call) -> Value:
     return c.value("self")
 
 
-@converts("detach alias")
+@converts("detach")
 def detach(c: Call) -> Symbol:
-    """Stop the gradient; run_decompositions writes alias for detach."""
     return sym.BlockGrad(c.x())
 
 

@@ -316,6 +316,8 @@ class _Reader:
             else:
                 outputs.append(None)
         target = field(raw, "target", str).removeprefix("torch.ops.")
+        if target == "aten.alias.default" and _is_detach(raw):  # as run_decompositions writes it
+            target = "aten.detach.default"
         name = raw.get("name") or next((o for o in outputs if o), target)
         return Node(str(name), target, args, tuple(outputs))
 
@@ -361,6 +363,13 @@ class _Reader:
 
 class Opaque(str):
     """An argument of a kind that no operator here takes."""
+
+
+def _is_detach(raw: Any) -> bool:
+    """Tell whether a call was `detach` in the user's code; `x[...]` is an alias as well."""
+    metadata = raw.get("metadata")
+    called = metadata.get("torch_fn") if isinstance(metadata, dict) else None
+    return str(called).rpartition(".")[2] in ("detach", "detach_")
 
 
 def read_program(text: Any, shapes: Mapping[str, tuple[int, ...]]) -> Program:
