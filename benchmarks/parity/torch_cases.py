@@ -397,7 +397,10 @@ def from_the_end(x: torch.Tensor) -> torch.Tensor:
 
 def unseen(x: torch.Tensor) -> torch.Tensor:
     seen = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]]).bool()
-    return F.scaled_dot_product_attention(x[None], x[None], x[None], attn_mask=seen)[0]
+    added = torch.zeros(4, 4).masked_fill(~seen, -torch.inf)
+    given = x[None], x[None], x[None]
+    made = [F.scaled_dot_product_attention(*given, attn_mask=mask) for mask in (seen, added)]
+    return made[0][0] + made[1][0] * 2
 
 
 def shuffled(x: torch.Tensor) -> torch.Tensor:

@@ -130,26 +130,25 @@ def attention(c: Call) -> Symbol:
     q, k, v = c.x("query"), c.x("key"), c.x("value")
     scale = c.number("scale") if c.get("scale") is not None else 1 / math.sqrt(query[-1])
     scores = sym.batch_dot(q, k, transpose_b=True) * scale
-    shape, seen = (*query[:-1], key[-2]), None
+    shape, hidden = (*query[:-1], key[-2]), None
+    least = -3e4 if c.out.dtype == "float16" else -1e30
     if c.get("is_causal", False):
         c.bound(query[-2], key[-2])
-        hidden = np.triu(np.ones((query[-2], key[-2]), c.out.dtype), 1) * np.float32(-1e30)
-        scores = sym.broadcast_add(scores, _leading(c, constant(c, hidden), hidden.shape, shape))
+        later = np.triu(np.full((query[-2], key[-2]), least, c.out.dtype), 1)
+        scores = sym.broadcast_add(scores, _leading(c, constant(c, later), later.shape, shape))
     if c.has("attn_mask"):
-        mask, old = c.value("attn_mask"), c.meta("attn_mask").shape
-        if mask.meta.dtype == "bool":
-            seen = c.spread(c.symbol(mask), old, shape, "bool")
-            # The least number, and not -inf, so that queries which see no key get 0.
-            least = float(np.finfo(c.out.dtype).min)
-            scores = sym.where(seen, scores, sym.zeros_like(scores) + least)
-        else:
-            scores = sym.broadcast_add(scores, _leading(c, c.symbol(mask), old, shape))
+        mask, old = c.symbol(c.value("attn_mask")), c.meta("attn_mask").shape
+        if c.meta("attn_mask").dtype == "bool":
+            mask = (1 - sym.Cast(mask, dtype=c.out.dtype)) * least
+        mask = _leading(c, sym.maximum(mask, least), old, shape)
+        scores = sym.broadcast_add(scores, mask)
+        hidden = sym.max(mask, axis=-1, keepdims=True) <= least
     weights = sym.softmax(scores, axis=-1)
-    if seen is not None:
-        weights = weights * sym.Cast(seen, dtype=c.out.dtype)
     if c.number("dropout_p", 0):
         weights = sym.Dropout(weights, p=c.number("dropout_p"))
-    return sym.batch_dot(weights, v)
+    made = sym.batch_dot(weights, v)
+    # A query that sees no key gets 0; the mask is finite, so its softmax is no NaN.
+    return made if hidden is None else sym.broadcast_mul(made, 1 - hidden)
 
 
 def _leading(c: Call, x: Symbol, old: tuple[int, ...], new: tuple[int, ...]) -> Symbol:
