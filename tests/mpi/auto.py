@@ -11,6 +11,9 @@ import os
 
 import runtime
 import symgraph as sg
+from runtime.profiling.calibration import pricing
+
+pricing.SECONDS = 0.0  # the fewest passes over the kernels
 
 
 def planned() -> runtime.Plan:
