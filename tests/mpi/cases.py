@@ -17,6 +17,7 @@ import numpy as np
 
 import symgraph.frontend.sym as sym
 from runtime.engine.session import Session, initialize
+from runtime.planning.costs.prices import NOMINAL, always
 from runtime.planning.options import Options
 from runtime.planning.planner import plan
 from runtime.schedule.generators.table import SCHEDULES
@@ -144,7 +145,8 @@ def exported(name: str, devices: int) -> Step:
     case, want = recorded(name)
     ranks = tuple(map(cpu, range(devices)))
     strategy = "uniform" if devices > 1 else None
-    return Step(case, Options(devices=ranks, strategy=strategy), want, 1e-5)
+    priced = Options(devices=ranks, strategy=strategy, pricing=always(NOMINAL))
+    return Step(case, priced, want, 1e-5)
 
 
 def options(
