@@ -82,7 +82,7 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in [one for one in RUN_HERE if COMMANDS[one] == page]:
         words = shlex.split(command)[1:]
-        if any(word.endswith("lstm_lm.yaml") for word in words):
+        if any(word.endswith("_lm.yaml") for word in words):
             words.append(f"partition.costs={costs(tmp_path)}")
         if words[0] == "train":
             words += TRAINS

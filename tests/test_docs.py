@@ -14,6 +14,7 @@ import pytest
 from symgraph.__main__ import main as symgraph
 
 ROOT = Path(__file__).parent.parent
+QUICK = "from runtime.profiling.calibration import pricing\npricing.SECONDS = 0.0\n"
 
 
 def programs(page: str) -> list[str]:
@@ -103,7 +104,8 @@ def test_the_files_commands_and_program_of_predict_run(tmp_path):
 
 @pytest.mark.slow
 def test_the_blocks_of_the_page_on_python_run_one_after_the_other(tmp_path):
-    output = run("\n".join(programs("python.md")), tmp_path)
+    program = "\n".join([QUICK, *programs("python.md")]).replace("seconds=5", "seconds=1")
+    output = run(program, tmp_path)
     assert output.splitlines()[-1] == "True"
     assert output.count("where the time of a step goes, in ms:") == 1
     assert "plans simulated in" in output
