@@ -8,6 +8,7 @@ check claims, it claims inside the work of the ranks, or about the ranks it has 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -395,15 +396,18 @@ def check_first_failure_wins(make: Make) -> None:
 
 
 def check_timeout(make: Make) -> None:
+    heard = threading.Event()
+
     def work(end: Transport) -> None:
         if end.rank == 0:
             end.waiting_for("1F0.3")
             end.recv(np.zeros(3), 1, 7)
         if end.rank == 1:
-            time.sleep(4)  # at work: it might still send, also if rank 0 is woken late
+            assert heard.wait(PATIENT)  # at work: it might still send
 
     message = r"rank 0 waited more than 0\.5 s for tag 7 from rank 1 \(1F0\.3\)"
     with make(0.5) as cluster:
+        cluster.alarm(lambda failure: heard.set())
         run_failing(cluster, work, 0, TransportTimeout, message)
 
 

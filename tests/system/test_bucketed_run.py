@@ -16,7 +16,7 @@ from runtime.training.trainer import Trainer
 from runtime.transports import make_cluster
 from symgraph.app.config import load_config
 from symgraph.core.errors import ConfigError, LimitError
-from tests.helpers.profiles import ESTIMATES
+from tests.helpers.profiles import ESTIMATES, costs
 from tests.helpers.small_lm import write_bucketed
 
 
@@ -97,14 +97,15 @@ def test_the_plan_says_which_bucket_it_shows(tmp_path):
 def test_a_limit_that_planning_accepts_is_enough_for_every_step(tmp_path, by):
     """`plan` counted one batch, and `train` stopped at the first step that needed more. By time,
     the limit that was named was that of the largest bucket alone, and did not work either."""
-    path, given = write_bucketed(tmp_path), f"data.micro_batches={by}"
+    path = write_bucketed(tmp_path, "buckets: [3, 5], batches_per_step: 2", longest=5)
+    given = f"data.micro_batches={by}", "train.steps=8", f"partition.costs={costs(tmp_path)}"
     with pytest.raises(LimitError, match="that is the smallest limit that works") as error:
-        prepare(load_config(str(path), [given, "partition.memory=1000"]))
+        prepare(load_config(str(path), [*given, "partition.memory=1000"]))
     smallest = error.value.smallest
     with pytest.raises(LimitError) as error:
-        prepare(load_config(str(path), [given, f"partition.memory={smallest - 1}"]))
+        prepare(load_config(str(path), [*given, f"partition.memory={smallest - 1}"]))
     assert error.value.smallest == smallest
-    summary, _, _ = run(path, given, f"partition.memory={smallest}")
+    summary, _, _ = run(path, *given, f"partition.memory={smallest}")
     peaks = [stage["peak_bytes_predicted"] for stage in summary["stages"]]
     assert max(peaks) <= smallest
 

@@ -117,14 +117,14 @@ def host_seconds(context: Context) -> float:
 
 def call_seconds(here: Device = HOST) -> float:
     """Return the least seconds of a small addition's call, of a few tries."""
-    return min(seconds_of_calls("elemwise_add", 2, here) for _ in range(TRIES))
+    return seconds_of_calls("elemwise_add", 2, here)
 
 
 def seconds_of_calls(op: str, inputs: int = 1, here: Device = HOST) -> float:
-    """Return the seconds of one call of an operator on 16 numbers, in a body of nothing else."""
-    context = CallContext()
+    """Return the least seconds of one call of an operator on 16 numbers, in a body of such."""
+    context, bench = CallContext(), bench_of(here)
     body = calls_of(op, inputs, context, here)
-    return bench_of(here).body_seconds(body, context) / CALLS
+    return min(bench.body_seconds(body, context) for _ in range(TRIES)) / CALLS
 
 
 def calls_of(op: str, inputs: int, context: CallContext, here: Device) -> BoundBody:

@@ -10,7 +10,7 @@ import pytest
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
 from runtime.engine.session import Session, initialize
-from runtime.planning.costs.prices import NOMINAL
+from runtime.planning.costs.prices import NOMINAL, always
 from runtime.planning.options import (
     MemoryOptions,
     NetworkOptions,
@@ -130,6 +130,7 @@ def test_a_strategy_places_on_the_devices_that_are_asked_for(strategy):
     """With a machine, devices were ignored: a plan for one of them took all."""
     on = Machine.uniform([cpu(i) for i in range(3)], Speed(1e9, 1e-6), 1e-6, 1e10)
     asked = {"groups": None, "strategy": strategy, "machine": on, "micro_batches": 2}
+    asked["pricing"] = always(NOMINAL)
     one = planned(default=cpu(1), devices=(cpu(1),), **asked)
     assert one.placement.devices == (cpu(1),)
     assert planned(devices=(cpu(2), cpu(0)), **asked).placement.devices == (cpu(2), cpu(0))

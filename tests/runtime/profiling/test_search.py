@@ -30,7 +30,7 @@ from symgraph.core.errors import LimitError
 from tests.helpers.profiles import config, costs
 from tests.helpers.small_lm import write_bucketed
 
-NARROW = "partition.memory=1kB"
+NARROW, SHORT = "partition.memory=1kB", "data.sequence_length=1"
 SMALL = ("data.batch_size=2", "data.sequence_length=2", "pipeline.micro_batches=2")
 pytestmark = pytest.mark.xdist_group("search")  # a worker of xdist searches once for all tests
 
@@ -197,9 +197,9 @@ def test_no_time_is_one_candidate(given):
 
 def test_a_limit_that_nothing_keeps_to(tmp_path):
     with pytest.raises(LimitError, match="limit works") as refused:
-        found_for(config(tmp_path, *SMALL, NARROW))
+        found_for(config(tmp_path, *SMALL, SHORT, NARROW))
     named = f"partition.memory={refused.value.smallest}"
-    assert found_for(config(tmp_path, *SMALL, named), seconds=0.0).candidates
+    assert found_for(config(tmp_path, *SMALL, SHORT, named), seconds=0.0).candidates
 
 
 def test_pins_that_no_row_of_devices_keeps_are_searched_too(tmp_path):

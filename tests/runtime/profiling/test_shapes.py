@@ -33,7 +33,7 @@ def given(tmp_path_factory) -> Config:
         f"machine={machine}",
         f"devices=[{devices}]",
         "group2ctx={}",
-        "data.sequence_length=2",
+        "data.sequence_length=1",
     )
 
 

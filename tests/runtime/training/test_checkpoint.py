@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,31 @@ def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Pa
         return loss, trainer.training.parameters(), source
 
 
+@pytest.fixture(scope="module")
+def run_to(tmp_path_factory):
+    """Give what a run of so many steps leaves, made once: its checkpoints, loss and weights."""
+
+    @cache
+    def made(steps: int) -> tuple[Path, float, dict[str, np.ndarray]]:
+        path = checkpointed(tmp_path_factory.mktemp("run"))
+        loss, weights, _ = train(path, f"train.steps={steps}")
+        return path.parent / "saved", loss, weights
+
+    return made
+
+
+@pytest.fixture
+def stopped(path, run_to):
+    """Put the checkpoints of a run that stopped after so many steps beside the config."""
+    return lambda steps: shutil.copytree(run_to(steps)[0], path.parent / "saved")
+
+
 @pytest.mark.every(3)
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_going_on_elsewhere_ends_with_the_same_bits(path, where):
+def test_going_on_elsewhere_ends_with_the_same_bits(path, run_to, stopped, where):
     """Case X17, pipelines 29: also the optimizer, dropout, and states carried over batches."""
-    loss, weights, _ = train(path, f"checkpoint.directory={path.parent / 'other'}")
-    train(path, "train.steps=7")
+    _, loss, weights = run_to(12)
+    stopped(7)
     again, then, source = train(path, *ELSEWHERE[where])
     assert source is not None
     assert source.name == "step-00000007"
@@ -90,9 +110,8 @@ def test_a_run_goes_on_from_zero_states_and_from_a_new_optimizer(path, steps):
     assert weights[0] == weights[1]
 
 
-def test_the_newest_are_kept_and_hold_weights_by_name(path):
-    _, weights, _ = train(path)
-    saved = path.parent / "saved"
+def test_the_newest_are_kept_and_hold_weights_by_name(run_to):
+    saved, _, weights = run_to(12)
     assert sorted(p.name for p in saved.iterdir()) == ["step-00000010", "step-00000012"]
     files = sorted((saved / "step-00000012").glob("*.safetensors"))
     tensors = {k: v for file in files for k, v in load_file(file).items()}
@@ -102,31 +121,30 @@ def test_the_newest_are_kept_and_hold_weights_by_name(path):
 
 
 @pytest.mark.slow
-def test_a_finished_run_only_evaluates(path):
-    loss, _, _ = train(path)
+def test_a_finished_run_only_evaluates(path, run_to, stopped):
+    stopped(12)
     again, _, source = train(path)
     assert source is not None
-    assert again == loss
+    assert again == run_to(12)[1]
 
 
-def test_never_resume_starts_anew(path):
-    loss, _, _ = train(path)
+def test_never_resume_starts_anew(path, run_to, stopped):
+    stopped(12)
     again, _, source = train(path, "checkpoint.resume=never")
-    assert (again, source) == (loss, None)
+    assert (again, source) == (run_to(12)[1], None)
 
 
-def test_a_run_begun_anew_keeps_its_own_checkpoints(path):
+def test_a_run_begun_anew_keeps_its_own_checkpoints(path, stopped):
     """The highest step numbers were kept, so that those of a new run were removed at once."""
-    train(path)
+    stopped(12)
     train(path, "checkpoint.resume=never", "train.steps=7")
     saved = path.parent / "saved"
     assert sorted(p.name for p in saved.iterdir()) == ["step-00000005", "step-00000007"]
     assert CheckpointFolder(saved).newest() == saved / "step-00000007"
 
 
-def test_a_checkpoint_that_was_not_finished_is_not_used(path):
-    train(path, "train.steps=5")
-    saved = path.parent / "saved"
+def test_a_checkpoint_that_was_not_finished_is_not_used(stopped):
+    saved = stopped(5)
     (saved / "step-00000005").rename(saved / ".step-00000005.partial")
     assert CheckpointFolder(saved).newest() is None
 
@@ -140,15 +158,15 @@ def test_a_checkpoint_that_was_not_finished_is_not_used(path):
         ("data.sequence_length=4", "data.sequence_length: 4, but .* written with 5"),
     ],
 )
-def test_another_run_is_refused(path, override, message):
-    train(path, "train.steps=2")
+def test_another_run_is_refused(path, stopped, override, message):
+    stopped(2)
     with pytest.raises(ConfigError, match=message):
         train(path, override)
 
 
-def test_other_words_are_refused(path):
+def test_other_words_are_refused(path, stopped):
     """Ids follow the words' counts: of a text that had grown, they meant other words, silently."""
-    train(path, "train.steps=2")
+    stopped(2)
     text = path.parent / "text.txt"
     text.write_text("\n".join([*text.read_text().splitlines()[::-1]]), encoding="utf-8")
     train(path, "train.steps=3")  # the same words in the same numbers
@@ -178,14 +196,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_checkpoint_is_refused_and_the_older_one_named(path, how):
+def test_a_damaged_checkpoint_is_refused_and_the_older_one_named(path, run_to, stopped, how):
     """F5: 128 of 128 were refused without a word of the older one, which was whole.
 
     And F4: what loads were not the numbers that had been saved.
     """
     damage, what = DAMAGES[how]
-    train(path, "train.steps=7")
-    saved = path.parent / "saved"
+    saved = stopped(7)
     damage(saved / "step-00000007")
     with pytest.raises(ConfigError, match=rf"step-00000007 is damaged: .*{what}") as caught:
         train(path)
@@ -200,29 +217,27 @@ def test_a_damaged_checkpoint_is_refused_and_the_older_one_named(path, how):
         "step-00000010",
         "step-00000012",
     ]
-    assert loss == train(path, f"checkpoint.directory={path.parent / 'other'}")[0]
+    assert loss == run_to(12)[1]
 
 
-def test_without_a_whole_checkpoint_no_run_starts_silently_anew(path):
-    train(path, "train.steps=2")
-    flip(path.parent / "saved" / "step-00000002" / "rank-0.safetensors")
+def test_without_a_whole_checkpoint_no_run_starts_silently_anew(path, stopped):
+    flip(stopped(2) / "step-00000002" / "rank-0.safetensors")
     for fallback in ("true", "false"):
         with pytest.raises(ConfigError, match="no older one that is whole: start anew with"):
             train(path, f"checkpoint.fallback={fallback}")
     assert train(path, "checkpoint.resume=never", "train.steps=2")[2] is None
 
 
-def test_other_versions_than_the_checkpoints_are_warned_of(path, monkeypatch):
-    train(path, "train.steps=2")
+def test_other_versions_than_the_checkpoints_are_warned_of(path, stopped, monkeypatch):
+    stopped(2)
     now = {**versions(), "numpy": "9.9"}
     monkeypatch.setattr("runtime.training.trainer.versions", lambda: now)
     with pytest.warns(UserWarning, match=r"other versions \(numpy 9.9, not .*: bits may differ"):
         train(path, "train.steps=3")
 
 
-def test_the_manifest_says_how_the_run_was_planned(path):
-    train(path, "train.steps=2")
-    about = read_about(path.parent / "saved" / "step-00000002")
+def test_the_manifest_says_how_the_run_was_planned(run_to):
+    about = read_about(run_to(2)[0] / "step-00000002")
     assert about["plan"]["micro_batches"] == 4
     assert about["versions"] == versions()
     assert (about["steps"], about["updates"], about["generation"]) == (2, 2, 1)

@@ -42,7 +42,8 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("check", [*CHECKS, *STALLS], ids=lambda check: check.__name__)
-def test_threads_keep_the_contract(check, size):
+def test_threads_keep_the_contract(check, size, monkeypatch):
+    monkeypatch.setattr("tests.contracts.stalls.LATE", 0.3)  # a stall of threads is found at once
     check(lambda timeout: ThreadCluster(size, timeout))
 
 
