@@ -34,6 +34,7 @@ from tests.helpers.pipelines import (
     on_devices,
     on_threads,
 )
+from tests.helpers.profiles import costs
 from tests.helpers.recurrent import lstm_case
 from tests.helpers.small_lm import write_config
 
@@ -98,6 +99,7 @@ def test_scratch_of_bfloat16_is_planned():
 @pytest.fixture
 def path(tmp_path):
     more = f"checkpoint: {{directory: {tmp_path / 'saved'}}}\nblas_threads: 1\nblas: mkl\n"
+    more += f"partition: {{costs: {costs(tmp_path)}}}\n"
     return write_config(tmp_path, "learning_rate: 0.1, steps: 2", more)
 
 
@@ -139,7 +141,7 @@ def test_a_plan_made_inside_is_profiled_by_the_same(path):
 def test_candidates_of_a_comparison_may_differ_in_it(path):
     with path.open("a") as file:
         file.write("candidates: {one: [blas=mkl], other: [blas=openblas]}\n")
-    ranking = sg.compare(str(path), steps=4, baseline=False).figures()["ranking"]
+    ranking = sg.compare(str(path), steps=1, baseline=False).figures()["ranking"]
     said = {c["name"]: c["blas"] for c in ranking if c["name"] in ("one", "other")}
     assert said["one"].startswith("mkl ")
     assert said["other"].startswith("packed ") or said["other"].startswith("openblas ")
