@@ -102,10 +102,7 @@ class Session:
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
-        packed: dict[object, Packed] | None = {} if plan.shared_copies else None
-        self.resources = resources or {
-            rank: RankResources(Packs(rank, packed)) for rank in cluster.ranks
-        }
+        self.resources = resources or _resources(plan, cluster)
         self.programs = StepPrograms.of(plan)  # the programs that workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
@@ -401,6 +398,12 @@ class Session:
         """
         local = {n: on_host(a) for arrays in self.arrays.values() for n, a in arrays.items()}
         return join(self.plan.shards, local)
+
+
+def _resources(plan: Plan, cluster: Cluster) -> dict[int, RankResources]:
+    """Make the resources of ranks; those whose copies of a weight are one array pack it once."""
+    packed: dict[object, Packed] | None = {} if plan.shared_copies else None
+    return {rank: RankResources(Packs(rank, packed)) for rank in cluster.ranks}
 
 
 def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:

@@ -91,15 +91,14 @@ def step_overheads(
     if not update:
         return StepOverheads(running, copies)
     packing: dict[int, float] = defaultdict(float)
-    one_array = shard_optimizer and shared_memory
-    for weight in chain(*packed_weights(partition, parameters, one_array=one_array)):
+    shared = shard_optimizer and shared_memory
+    for weight in chain(*packed_weights(partition, parameters, one_array=shared)):
         packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes / weight.ranks
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
     for name in grads:
-        stage, type_ = stage_of[name], graph[name].types[0]
-        part = piece_bytes(type_, own.get(name))
-        updating[stage] += (3 + 2 * slots) * part  # the gradient is read, all else written as well
+        part = piece_bytes(graph[name].types[0], own.get(name))  # its gradient is only read
+        updating[stage_of[name]] += (3 + 2 * slots) * part
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own), shared_memory)
 
 

@@ -101,7 +101,7 @@ def test_excerpts_of_a_worker_read_one_packed_weight_with_its_numbers():
     (name,) = (node.name for node in graph if not node.is_variable)
     for _ in range(2):
         Excerpt(graph, [name]).bind(inputs)
-    ((_, packed, _),) = inputs.packs.buffers.values()
+    ((_, packed, _, _),) = inputs.packs.buffers.values()
     assert np.count_nonzero(packed) >= 700 * 600 * 0.99
 
 
