@@ -84,7 +84,8 @@ def refused(monkeypatch, capsys):
     def run(example: str, *arguments: str) -> str:
         name = f"examples.{example}"
         monkeypatch.setattr(sys, "argv", [name, *arguments])
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        for module in (name, f"{name}.__main__"):  # else runpy warns
+            monkeypatch.delitem(sys.modules, module, raising=False)
         with pytest.raises(SystemExit) as ended:
             runpy.run_module(name, run_name="__main__")
         assert ended.value.code == 2
