@@ -178,6 +178,7 @@ def test_on_gpus_sizes_have_other_batches():
     assert {CONFIGS[name].batch for name in ON_GPUS} == {20, 32, 64, 128, 256}
 
 
+@pytest.mark.slow
 def test_without_a_gpu_its_benchmark_says_so_in_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert networks.main(["--gpu", "--configs", "small"]) == 1

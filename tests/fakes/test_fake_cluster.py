@@ -38,6 +38,7 @@ def kept(capacity: int | None) -> list[Any]:
     return [check for check in (*CHECKS, *STALLS) if check not in broken]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("capacity", "check"),
     [(capacity, check) for capacity in CAPACITIES for check in kept(capacity)],

@@ -49,6 +49,7 @@ def library(monkeypatch):
         monkeypatch.setitem(BACK_ENDS, "mkl", fake_mkl()[0])
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_placement_or_schedule_changes_a_bit(seed):
     case = random_case(seed)
@@ -120,6 +121,7 @@ def test_a_checkpoint_says_what_multiplied_and_resuming_by_another_warns(path):
         trained(path, "blas=openblas", "train.steps=3")
 
 
+@pytest.mark.slow
 def test_a_profile_and_its_report_say_what_multiplied(path, tmp_path):
     found = sg.profile(str(path), ["partition.strategy=null"], steps=2, baseline=False)
     assert found.figures()["blas"].startswith("mkl ")
@@ -129,6 +131,7 @@ def test_a_profile_and_its_report_say_what_multiplied(path, tmp_path):
     assert "blas: mkl" in (tmp_path / "report" / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_plan_made_inside_is_profiled_by_the_same(path):
     case = lstm_case(2, 2)
     with use_blas("mkl"):

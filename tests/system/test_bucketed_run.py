@@ -110,6 +110,7 @@ def test_a_limit_that_planning_accepts_is_enough_for_every_step(tmp_path, by):
     assert max(peaks) <= smallest
 
 
+@pytest.mark.slow
 def test_memory_is_told_of_all_batches_of_a_step(tmp_path):
     """The predicted memory was of one batch, the measured memory of steps with two."""
     path = write_bucketed(tmp_path, "buckets: [12], batches_per_step: 2")

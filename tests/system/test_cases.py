@@ -60,6 +60,7 @@ def spread(groups: int, devices: int) -> dict[str, Context]:
 # -- graphs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(4)
 @devices
 @pytest.mark.parametrize("terms", range(1, 13))
 def test_fan_out_over_devices(terms, devices):

@@ -90,7 +90,7 @@ def options(devices: int, **more: Any) -> Options:
     return on_devices(devices, groups, **more)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("make", [bidirectional, zoneout, None], ids=["both", "zoneout", "loops"])
 @pytest.mark.parametrize("segment", [None, 1, 2])
 @pytest.mark.parametrize(("schedule", "micro_batches"), [("gpipe", 1), ("1f1b", 3)])

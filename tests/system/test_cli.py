@@ -212,6 +212,7 @@ def test_plan_shows_partition_memory_and_timeline_and_runs_nothing(config):
     assert "loss" not in found
 
 
+@pytest.mark.slow
 def test_a_plan_is_dumped_and_verified(config, tmp_path, capsys):
     """Of several buckets the largest, whose plan `--plan` prints."""
     for number, which in enumerate((config, write_bucketed(tmp_path))):
@@ -384,6 +385,7 @@ def test_keys_lists_every_key_with_its_meaning():
     assert "Number of parts that a batch is split into; auto: the shortest" in done.stdout
 
 
+@pytest.mark.slow
 def test_interrupt_ends_it_cleanly(config):
     with subprocess.Popen(
         command(config, "train.steps=1000000"),
@@ -438,6 +440,7 @@ def test_counts_of_a_run_that_goes_on_fit_each_other(config, tmp_path):
     assert re.search(r"tokens +270, 60 of them in this run\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_left_says_so(config, tmp_path):
     """It showed `step 7/5`, 0 tokens, stages of 0 µs and a bubble of 0 %."""
     run_of = [config, f"checkpoint.directory={tmp_path / 'runs'}"]

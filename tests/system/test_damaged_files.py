@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 600), pytest.param(1000, 8_000, marks=pytest.mark.slow)]
 )

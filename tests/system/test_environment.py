@@ -37,7 +37,7 @@ def config(tmp_path):
     return str(write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5, steps: 3"))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     ("line", "status", "errors"),
     [
@@ -53,7 +53,7 @@ def test_closed_and_full_streams(line, status, errors):
     assert (done.returncode, done.stderr) == (status, errors)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     "command",
     [
@@ -72,13 +72,14 @@ def test_help_that_cannot_be_written(command):
     assert shell('set -o pipefail; "$@" | head -c 0', *command).returncode == 0
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("line", ['"$@" 2>&-', '"$@" 2>/dev/full', '"$@" >&- 2>&-'])
 def test_an_error_that_nobody_can_read_keeps_its_status(line):
     """F12: it was a second error, and the status 1."""
     assert shell(line, "symgraph.run", "missing.yaml").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_stream_that_takes_ascii_only_gets_escapes(config):
     """With PYTHONIOENCODING=ascii, the first µs was a traceback."""
     done = shell('"$@"', *PLAN, config, PYTHONIOENCODING="ascii")

@@ -143,6 +143,7 @@ MIXED = (
 )
 
 
+@pytest.mark.slow
 def test_a_profile_of_both_kinds_adds_up(card, tmp_path):
     path = write_config(tmp_path, "optimizer: sgd, learning_rate: 0.5")
     given = load_config(str(path), [*MIXED, f"partition.costs={costs(tmp_path)}", "blas_threads=1"])

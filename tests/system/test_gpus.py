@@ -205,7 +205,7 @@ def placed(devices, **how) -> Options:
     return replace(Options(groups, devices[0], (), micro_batches=4), **how)
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(15)
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_schedule_on_gpus_does_what_the_reference_does(shared_gpu, schedule, count):

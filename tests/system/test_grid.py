@@ -83,7 +83,7 @@ def test_plans_are_verified_from_their_text(v, m, p, schedule):
     assert verify(map(json.dumps, records)) == []
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(21)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("v", "m", "p"), GRID + CORNERS)
 def test_grid(v, m, p, schedule):

@@ -87,7 +87,7 @@ def test_every_grid_trains_as_one_device_does(grid, schedule, alone):
     assert_equal_parameters(trained(mlp(), options), alone)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("strategy", ["parameters", "auto"])
 def test_a_strategy_places_the_first_row(strategy, grouped, alone):

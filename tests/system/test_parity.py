@@ -36,6 +36,7 @@ def test_every_network_has_a_record():
     assert STORED.stat().st_size < 200_000
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_names_shapes_outputs_and_gradients_are_mxnets(name):
     network = NETWORKS[name]

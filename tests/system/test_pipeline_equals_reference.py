@@ -79,7 +79,7 @@ def test_weights_shared_in_opposite_directions_do_not_hang(ranks):
         assert_same_bits(on_threads(case, on_devices(2, groups, schedule, 3)), alone)
 
 
-@pytest.mark.every(18)
+@pytest.mark.every(54)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_unrolled_lstm_in_every_way(schedule, micro_batches):

@@ -110,7 +110,7 @@ def test_random_networks_are_the_same_wherever_they_are(seed):
         assert_same_bits(on_threads(case, options), on_threads(case, alone))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize(
     "more",
     [
@@ -212,7 +212,7 @@ def layers(names, sizes):
         return sym.LinearRegressionOutput(x, sym.Variable("label"), name="loss")
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(15)
 @pytest.mark.parametrize("strategy", [None, "chain", "optimal", "noncontiguous", "refine"])
 def test_a_parameter_is_cast_in_the_stage_that_reads_it(strategy):
     """Not in an earlier one of its rank, nor on another rank: no edge carries a parameter."""

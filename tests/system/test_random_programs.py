@@ -73,7 +73,7 @@ def sample(number: int) -> Sample:
     return Sample(case, made, on_threads(case, alone))
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(21)
 @pytest.mark.parametrize("number", range(64))
 def test_delays_and_capacities_change_no_bit(number):
     """512 runs in all (PiPPy#1088: results changed with who was late)."""

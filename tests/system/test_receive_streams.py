@@ -76,7 +76,7 @@ def waits(monkeypatch) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(15)
 @pytest.mark.parametrize("segment", [None, 2])
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_a_receive_does_not_wait_for_the_run_before_it(monkeypatch, schedule, segment):
@@ -150,7 +150,7 @@ def test_what_nccl_brings_waits_for_its_place_and_not_for_later_work():
         memory[:] = 4
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(18)
 @pytest.mark.parametrize("segment", [None, 2])
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_messages_that_travel_together_on_one_card(monkeypatch, schedule, segment):
@@ -195,7 +195,7 @@ def test_the_times_of_messages_that_travel_together():
             assert all(track.start[at] == track.end[at] for at in others)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.filterwarnings("ignore:group2ctx maps groups")
 @pytest.mark.parametrize("number", range(24))
 def test_random_networks_and_placements(number):

@@ -104,7 +104,7 @@ WAYS = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("way", WAYS)

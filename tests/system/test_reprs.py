@@ -46,6 +46,7 @@ def test_what_planning_returns_is_told_in_a_line(job):
     assert str(plan.partition) in str(plan)
 
 
+@pytest.mark.slow
 def test_notebooks_draw_what_planning_returns(job):
     """As well-formed XML, a few pages at most, with names of others escaped."""
     plan = job.training

@@ -154,6 +154,7 @@ def test_tied_parameters_and_zero_bubble_schedules():
     assert sharded == whole
 
 
+@pytest.mark.every(4)
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("places", ["three", "four"])
 @pytest.mark.parametrize("clip", [None, 0.5])
@@ -170,6 +171,7 @@ def test_many_buckets_on_late_ranks(monkeypatch, places, clip):
         assert trained(cluster, groups, rule("adam"), shard=shard, clip=clip) == want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_gpu", [STAND_IN], indirect=True)
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_on_cards_no_bit_changes_either(shared_gpu, clip):
@@ -189,6 +191,7 @@ def state_bytes(run: Session) -> list[int]:
     ]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("places", PLACES)
 def test_memory_is_counted_as_it_is_planned(places, lent, clip):
@@ -325,6 +328,7 @@ def test_processes_of_their_own_have_the_bits_of_threads(tmp_path, processes, tr
     assert f'"loss": {losses(path, *more)!r}' in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [pytest.param("null", marks=pytest.mark.slow), "0.5"])
 def test_buckets_and_a_grid_from_a_config(tmp_path, clip):
     """Replicas of whole pipelines, whose batches are of several lengths."""

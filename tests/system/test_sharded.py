@@ -103,6 +103,7 @@ def scheduled(options: Options, schedule: str, micro_batches: int) -> Options:
     return replace(options, schedule=schedule, micro_batches=micro_batches)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("devices", PLACES)
@@ -344,6 +345,7 @@ def losses(path: Path, *overrides: str) -> tuple[float, Path | None]:
         return trainer.fit()["loss"], source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", ["devices", "1"])  # in shards, and by replicas
 def test_metrics_and_predictions_are_of_whole_outputs(pieces, tmp_path):
     """The accuracy was that of the first shard's classes, and each shard was an output."""

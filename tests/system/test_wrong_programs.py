@@ -15,6 +15,7 @@ from tests.helpers.wrong_programs import COUNT, name_of, wrong_program
 PATIENT = 60.0  # seconds that a wait may take before it ends in a TransportTimeout
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", range(COUNT), ids=name_of)
 def test_a_wrong_program_is_an_error_at_once(number):
     program = wrong_program(number)

@@ -366,7 +366,7 @@ def test_planned_peak_with_time_segments(schedule, time_segment, recompute):
         assert planned == pytest.approx(held, rel=0.15)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(8))
 def test_planned_peak_of_random_nets(seed, schedule):

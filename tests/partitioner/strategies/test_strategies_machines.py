@@ -94,6 +94,7 @@ def test_uniform_counts_by_speed():
         assert held == sorted(held)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_plan_by_hand_is_weighed_as_it_is_cut(seed):
     graph, costs = random_net(seed)
@@ -135,6 +136,7 @@ def test_optimal_on_two_devices_that_differ_is_what_trying_everything_finds(seed
     assert placed.load == pytest.approx(max(real_loads(cut(graph, placed.placement), costs, on)))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_optimal_on_three_devices_that_differ_is_what_trying_everything_finds(seed):
     graph, costs = random_net(seed)

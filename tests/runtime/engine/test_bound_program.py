@@ -78,6 +78,7 @@ class Rank:
                         yield "sums", begin, begin + sizes[name, partial].nbytes
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("segment", [None, 2])
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_a_place_is_free_when_nobody_else_uses_it_and_before_the_last_run(schedule, segment):

@@ -37,7 +37,7 @@ def assert_right(got, want):
         np.testing.assert_allclose(got[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_step_of_several_buckets_equals_the_reference(schedule, devices):
@@ -55,7 +55,7 @@ def test_a_step_of_several_buckets_equals_the_reference(schedule, devices):
         assert_right(after, {n: w - 0.1 * grads[n] for n, w in before.items()})
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("time_segment", [None, 2])
 @pytest.mark.parametrize("recompute", ["none", "all"])
 def test_placement_and_schedule_change_no_bit(time_segment, recompute):
@@ -194,6 +194,7 @@ def poison(session):
         shared.pool.memory[:] = 0xFF  # not a number in any float
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_buckets_leave_each_other_nothing(schedule):
     """Buckets 5, 10, 5, 60, alone and together, give what a fresh session gives for each."""

@@ -224,6 +224,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PRINTED],
@@ -242,6 +243,7 @@ def test_output_fits_80_columns_and_explains_them(name, written, capsys, monkeyp
     assert shown - {*PLAIN.replace("\n", "|").split("|")} - {*MEANING} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan", "profile", "train", "simulate"])
 def test_output_uses_200_columns(name, written, capsys, monkeypatch):
     """Charts take the whole width, and no table is folded."""
@@ -289,6 +291,7 @@ def build(batch_size):
 """
 
 
+@pytest.mark.slow
 def test_names_with_markup_and_escapes_are_shown_as_they_are(tmp_path, capsys):
     """Names of operators, groups and candidates, on a terminal, in a page, and in files."""
     (tmp_path / "net.py").write_text(NETWORK)

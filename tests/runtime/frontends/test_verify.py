@@ -44,6 +44,7 @@ def small() -> tuple[str, ...]:
     return tuple(lines(make_plan(case, options)))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("micro_batches", [1, 2, 5])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_plans_of_random_networks_are_right(schedule, micro_batches):
@@ -172,7 +173,7 @@ def test_a_hang_for_want_of_room_is_found():
     assert any("hold no message, these wait for ever: rank 0 at" in fault for fault in found)
 
 
-@pytest.mark.every(10)
+@pytest.mark.every(30)
 @pytest.mark.parametrize("seed", range(50))
 def test_verify_says_of_all_operators_what_check_says(seed, monkeypatch):
     """zb-h2 and zb-v could not be planned where two stages send each other gradients' terms (of

@@ -261,6 +261,7 @@ def test_a_step_of_several_batches_keeps_to_the_memory_limit():
             session.step_batches([batch(20)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-v"])
 def test_no_step_of_smaller_buckets_needs_more_than_one_of_the_largest(schedule):
     """Steps were checked when they first came: one of long sentences ended a run after hours, and

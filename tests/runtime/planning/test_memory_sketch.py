@@ -99,6 +99,7 @@ def test_estimates_are_near_what_programs_hold(schedule, micro_batches, recomput
         assert sketch.peak(devices) == pytest.approx(made.choice.peak, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_device_keeps_the_memory_of_the_machine():
     """Only strategies counted a device's own memory: programs that needed more were accepted."""
     free = options(machine(None, None), 4, strategy="auto", schedule="1f1b", recompute="auto")
@@ -134,6 +135,7 @@ def test_a_limit_is_a_lower_bound_if_none_that_is_named_works(monkeypatch):
         plan(chain(6), fed(2), replace(asked, memory=1000), wrt=None)
 
 
+@pytest.mark.slow
 def test_an_even_cut_that_fits_is_not_refused():
     """Estimates of memory refused what a plan by hand needed."""
     on = machine(None, None)

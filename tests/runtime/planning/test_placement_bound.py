@@ -96,6 +96,7 @@ def test_the_lowest_bounds_are_those_of_all_placements():
     assert min([cut_off.others, *cut_off.seconds]) <= ranked[0]
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_small_network_says_what_is_proved():
     symbol, on = unet(2)[0], machine(2e9, 2e9, latency=1e-5)
     feeds = {"data": Feed(TensorType((ROWS, 128), "float32"))}

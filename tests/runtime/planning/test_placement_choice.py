@@ -74,6 +74,7 @@ def test_a_limit_that_any_device_keeps_has_strategies_tried_once():
     assert named.count("chain") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_quick_plan_leaves_smaller_numbers_of_devices_to_its_caller(quick):
     """Quick plans of 64 devices took as long as thorough ones: for 32, 16, 8, ... devices."""
@@ -100,6 +101,7 @@ def test_of_many_nodes_few_placements_are_scheduled_and_none_is_worse(monkeypatc
     assert counts[1] < counts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [2, 8])
 def test_grids_of_many_nodes_are_planned_if_a_row_alone_is_promising(monkeypatch, layers):
     x = sg.sym.Variable("data")

@@ -220,7 +220,7 @@ def test_recompute_auto_does_no_more_than_it_must():
     assert "recompute" not in str(error.value)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("time_segment", [None, 1, 3])
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
 def test_a_rank_takes_what_is_planned_to_the_byte(micro_batches, time_segment):

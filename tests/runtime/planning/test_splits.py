@@ -161,6 +161,7 @@ def test_data_parallelism_where_a_pipeline_only_waits():
     assert made.placements
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "more",
     [
@@ -249,6 +250,7 @@ def test_a_column_for_a_group_that_no_node_is_in_is_refused():
 # -- micro-batches ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_number_of_micro_batches_is_that_of_the_shortest_step():
     open_ = {"data_axis": 1, "schedule": "auto"}
     made = layers(micro_batches="auto", **open_)
@@ -272,6 +274,7 @@ def test_one_device_or_mixed_samples_have_one_micro_batch(more):
     assert [*made.counts] == [1]
 
 
+@pytest.mark.slow
 def test_a_memory_limit_makes_more_micro_batches():
     x = sym.Variable("data")
     for i in range(4):

@@ -173,6 +173,7 @@ def test_a_graph_whose_kernels_all_fail_is_estimated(register_work):
     assert [*costs.failed] == [signature(graph["op"], graph)]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("op", "shapes", "attrs"),
     [
@@ -219,6 +220,7 @@ def language_model(steps: int, dtype: str = "float32") -> Graph:
     return gradients(graph, weights).graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_kernel_of_a_language_model_is_measured(dtype):
     short, long = language_model(3, dtype), language_model(40, dtype)

@@ -56,6 +56,7 @@ def test_mixtures_are_those_that_came(came):
     assert profile.every(predicted=True).mean() == pytest.approx(profile.predicted_step)
 
 
+@pytest.mark.slow
 def test_the_parts_of_every_rank_add_up_to_the_mean_step():
     profile = bucketed_profile()
     for own in profile.parts:

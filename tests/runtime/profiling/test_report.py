@@ -116,6 +116,7 @@ CLASHES = """
     return found;"""
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])

@@ -91,6 +91,7 @@ def test_an_estimate_of_one_device_is_what_its_plan_takes(given, forecast):
         assert outlook.bound <= plan.choice.seconds
 
 
+@pytest.mark.slow
 def test_nothing_false_is_proved_of_micro_batches_of_unequal_sizes(tmp_path):
     """Six samples in four counted as eight: a step was 20 % shorter than what none could beat."""
     machine = tmp_path / "slow.yaml"

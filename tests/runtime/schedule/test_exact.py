@@ -153,7 +153,7 @@ def holding(topology: Chain, seed: object) -> MemoryPlan:
     return MemoryPlan(bodies, static, static, static)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("name", [name for name in TINY if name != "forward only"])
 def test_with_a_memory_limit_it_finds_the_shortest_that_keeps_to_it(name):
     topology, mbs = TINY[name]

@@ -46,7 +46,7 @@ def options(p: int, ranks: int, schedule: str = "1f1b", micro_batches: int = 1) 
     return on_devices(ranks, place, schedule, micro_batches)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("p", "ranks"), [(3, 3), (5, 2)])
 @pytest.mark.parametrize("make", [network, tree])

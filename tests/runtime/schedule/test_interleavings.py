@@ -63,6 +63,7 @@ def compare(seeds: range) -> Counter[str]:
     return outcomes
 
 
+@pytest.mark.slow
 def test_check_says_what_all_interleavings_do():
     outcomes = compare(range(300))
     assert min(outcomes[o] for o in ("ends", "hangs", "faulty")) >= 90, outcomes

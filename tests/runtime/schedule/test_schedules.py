@@ -89,6 +89,7 @@ def may_run(stage: int, phase: str, mb: int, stages: int, ended: set[tuple[int, 
     return behind in ended and (stage, "F", mb) in ended
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("v", "mbs", "ranks"), GRID + SMALL)
 def test_the_grid_is_valid(name, v, mbs, ranks):

@@ -67,7 +67,7 @@ def random_costs(case: RandomCase, rng: random.Random) -> Costs:
     return Costs(**random_amounts(case.topology, rng, number, Link))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("batch", range(20))
 def test_random_schedules_take_what_a_slow_simulator_says(batch):
     """Pipelines 6: every start and end, exactly; shared links, capacities and all."""

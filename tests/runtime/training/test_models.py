@@ -149,6 +149,7 @@ def test_labels_of_images_and_of_sequences(tmp_path):
     assert found == pytest.approx([want, want], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_exported_mean_is_reported_as_it_is(tmp_path):
     """PyTorch's losses are means: the sum of micro-batches' parts was divided by the samples."""
     with np.load(TORCH / "encoder_layer.npz") as file:

@@ -21,6 +21,7 @@ from tests.runtime.training.test_checkpoint import checkpointed, train
 BOTH = [signal.SIGTERM, signal.SIGUSR1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", BOTH)
 def test_training_ends_after_the_step_and_resumes_to_the_same_bits(tmp_path, signum):
     """What Slurm sends killed the run at step 4, with an empty folder and no word."""

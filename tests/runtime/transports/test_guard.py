@@ -32,6 +32,7 @@ def end_of(program: str) -> int:
     return subprocess.run(words, cwd=ROOT, timeout=LIMIT, check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGSTOP", "SIGKILL"])
 def test_a_guard_ends_though_its_deputy_was_stopped_or_killed(how):
     """A guard waited for ever for a stopped deputy, and failed to write to one that had gone."""
@@ -43,6 +44,7 @@ def test_a_stopped_guard_ends_once_its_rank_has():
     assert end_of(f"{RUNS}; os.kill(guard.process, signal.SIGSTOP); os._exit(3)") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
 def test_a_rank_that_a_signal_ends_before_mpi_starts_ends_its_guard_by_it(how):
     """Seeing a mere status, hydra let the other ranks wait for it in MPI_Init, for a minute."""

@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 FORBIDDEN = {
     "ANY_SOURCE",
@@ -57,6 +59,7 @@ def test_the_walk_sees_receives_without_a_source():
     assert list(receives(ast.parse(code))) == [(1, ""), (2, "0"), (4, "2")]
 
 
+@pytest.mark.slow
 def test_every_receive_names_its_source():
     found = {
         (file, line): source
@@ -72,6 +75,7 @@ def test_every_receive_names_its_source():
     assert [where for where, source in found.items() if source not in ("src", "i")] == []
 
 
+@pytest.mark.slow
 def test_nothing_depends_on_who_is_first():
     found = [
         f"{file}:{node.lineno} {node.attr}"
@@ -83,6 +87,7 @@ def test_nothing_depends_on_who_is_first():
     assert found == []
 
 
+@pytest.mark.slow
 def test_any_tag_is_for_heads_of_channels_only():
     """Where it is used, the tag that came is compared with the one that was awaited."""
     files = {

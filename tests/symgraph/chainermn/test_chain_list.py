@@ -31,6 +31,7 @@ def check(got, want, p: int) -> None:
         assert_close(on_threads(case_of(got, p), Options(place)), serial)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", PATTERNS)
 @RANKS
 def test_patterns_are_the_serial_networks(p, name):

@@ -299,6 +299,7 @@ def test_the_first_update_steps(opt):
         np.testing.assert_allclose(weight - got, rate * step, rtol=1e-6)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("opt", EACH)
 def test_every_optimizer_finds_a_minimum(opt):
     target = np.array([1.0, -2.0, 3.0])

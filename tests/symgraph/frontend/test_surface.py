@@ -52,6 +52,7 @@ assert sg.mod.Module is sg.module.Module
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["runtime", "partitioner"])
 def test_a_file_that_hides_a_package_is_named(name, tmp_path):
     """The error was: No module named 'runtime.schedules'; 'runtime' is not a package."""

@@ -200,6 +200,7 @@ def placed(schedule: str, micro_batches: int, *devices: int) -> Options:
     return on_devices(max(devices) + 1, groups, schedule, micro_batches)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("groups", [1, 6])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -105,6 +105,7 @@ def test_auto_is_measured_once_for_a_machine(monkeypatch, unsettled, products):
     assert "weight gradients: openblas 1, mkl 0" in choice.figures_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "[]", '{"few": {"mkl": 1}}', '{"few": 1}'])
 def test_a_damaged_file_is_measured_anew(text, unsettled, products):
     unsettled.write_text(text)

@@ -185,6 +185,7 @@ def low_calls(shape, filters, pad):
         yield bound, out, want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blas", ["openblas", "mkl"])
 @pytest.mark.parametrize(("shape", "filters", "pad"), LOW_SHAPES)
 def test_products_of_bfloat16_err_by_a_few_roundings(shape, filters, pad, blas):

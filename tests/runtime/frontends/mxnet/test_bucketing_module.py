@@ -265,6 +265,7 @@ def test_what_a_bucketing_module_tells():
             other.bind(batch(3).provide_data, batch(3).provide_label, shared_module=module)
 
 
+@pytest.mark.slow
 def test_buckets_share_memory_and_places():
     """Whatever the order, what is held is what the largest bucket needs; places are the default's.
 

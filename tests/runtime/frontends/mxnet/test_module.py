@@ -45,6 +45,7 @@ def mxnet() -> Any:
 # -- numbers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(4)
 @everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("kind", ["sgd", "adam", "rmsprop", "adagrad", "ftrl", "lamb"])
@@ -76,7 +77,7 @@ def test_fit_learns_what_mxnet_learns(kind, micro_batches, groups, mxnet):
     np.testing.assert_allclose(module.predict(it), mxnet[f"{kind}/predicted"], rtol=5e-5, atol=1e-6)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_fit_is_the_same_on_every_placement_and_schedule(micro_batches):
     how = {"micro_batches": micro_batches}
@@ -88,6 +89,7 @@ def test_fit_is_the_same_on_every_placement_and_schedule(micro_batches):
     assert not same_bits(one, fitted(network(0.5), **how, seed=1))
 
 
+@pytest.mark.every(4)
 @everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])

@@ -159,7 +159,7 @@ def test_it_is_what_a_run_learns(tmp_path, too_large):
         assert same_bits(module.get_params()[0], want)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(12)
 @everywhere(ON_GPUS, cpus=GROUPS)
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
 def test_the_parts_of_a_step_are_the_step(schedule, groups, too_large):

@@ -54,6 +54,7 @@ def test_every_value_that_an_executor_computes_is_shown():
         assert (seen["drop_output"] == seen["tanh_output"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"context": [mx.cpu(0), mx.cpu(1)], "micro_batches": 2}])
 def test_fit_with_a_monitor_learns_the_same(settings, caplog):
     caplog.set_level(logging.INFO)

@@ -100,6 +100,7 @@ def test_arrays_are_shuffled_anew_each_epoch_and_held_out_ones_are_never_trained
     assert not train.begins_epoch(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [5, 7, 16, 21])
 def test_the_loss_of_held_out_samples_does_not_depend_on_the_batch(load, batch):
     """Samples that fill up the last batch do not count: 21 are 5 x 5 - 4, 3 x 7, 16 + 5."""
@@ -308,6 +309,7 @@ def test_every_loss_has_figures():
     assert losses - {"Custom"} == {*FIGURES}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("head", nets.HEADS)
 def test_losses_are_those_of_the_whole_batch_on_every_placement(load, head):
     np.savez("d.npz", **nets.samples(40, head))
