@@ -45,6 +45,7 @@ VIEWS = re.compile(
 )
 SAME = re.compile(r"dropout|feature_dropout|alpha_dropout|to|type_as")  # if nothing changes
 STATISTICS = ("running_mean", "running_var")
+DECAYS = {"__wd_mult__": "1.0"}
 NEVER = 1 << 62
 NO_GRAD = "higher_order.wrap_with_set_grad_enabled"
 
@@ -121,12 +122,12 @@ class _Importer:
                 self._values[name] = Value(meta, array=array, name=target)
 
     def _parameter(self, name: str, target: str, array: Array) -> Symbol:
-        """Return a parameter; training leaves it alone if it needs no gradient in PyTorch."""
+        """Return a parameter, which decays by any name; training leaves frozen ones alone."""
         array = array if array.shape else array.reshape(1)
         if name in self._program.frozen:
             return self._fixed(target, array)
         self._args[target] = array
-        return sym.Variable(target, shape=array.shape, dtype=str(array.dtype))
+        return sym.Variable(target, DECAYS, shape=array.shape, dtype=str(array.dtype))
 
     def _meta(self, name: str) -> Any:
         if name not in self._program.metas:

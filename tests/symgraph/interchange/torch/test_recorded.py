@@ -97,6 +97,19 @@ def test_parameters_that_need_no_gradient_are_not_trained():
         assert [n for n in layers if attrs[n].get(multiplier) == "0.0"] == ["layers.0.weight"]
 
 
+def test_weight_decay_takes_every_parameter_as_in_pytorch():
+    """It took none: their names do not end in _weight, as those of MXNet do."""
+    network, parameters, _ = sg.from_torch(DATA / "contrast.pt2")
+    module = sg.mod.Module(sg.sym.MakeLoss(network * 0), ("data",), None, context=[cpu(0)])
+    module.bind([("data", (3, 4))])
+    module.init_params(arg_params=parameters)
+    module.init_optimizer(optimizer_params={"learning_rate": 0.5, "wd": 0.5})
+    module.forward_backward(sg.io.DataBatch([np.ones((3, 4), "float32")]))
+    module.update()
+    for name, array in module.get_params()[0].items():
+        np.testing.assert_allclose(array, parameters[name] * 0.75, rtol=1e-6)
+
+
 def test_an_unbiased_variance_of_the_batch_fits_batches_of_any_size():
     """It was that of the example's number of samples."""
     network, parameters, _ = sg.from_torch(DATA / "spread.pt2")
