@@ -386,6 +386,18 @@ def borders(x: torch.Tensor) -> torch.Tensor:
     return y + (one - 1).norm(dim=1) + F.normalize(one - 1, dim=1)
 
 
+def ties(x: torch.Tensor) -> torch.Tensor:
+    one = x - x.detach() + 1  # equal elements share the gradient
+    y = one.amax(1) + one.amin((0, 1)) * x + one.max() * x + one.min() + x.prod(1)
+    return y + torch.maximum(one, one * 1) * x + torch.minimum(one, torch.ones(4)) * x
+
+
+def saturated(x: torch.Tensor) -> torch.Tensor:
+    zero = x - x.detach()
+    share = torch.sigmoid(zero + 60)
+    return F.binary_cross_entropy(share, torch.full((4, 4), 0.5)) + zero.std(1) * x
+
+
 def running(x: torch.Tensor) -> torch.Tensor:
     whole = (x * 0).long() + 20_000_001
     return x * (whole.cumsum(1) - 20_000_001 * torch.arange(1, 5) + 1)
@@ -408,7 +420,7 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
 
 
 EACH = activations, arithmetic, reductions, shapes, parts, masks, products, lookups, quotients
-EACH += borders, running, from_the_end, unseen, shuffled
+EACH += borders, ties, saturated, running, from_the_end, unseen, shuffled
 FORMULAS = {f.__name__: f for f in EACH}
 
 

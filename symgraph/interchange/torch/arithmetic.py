@@ -221,6 +221,9 @@ def arithmetic(name: str, c: Call) -> Symbol:
     if name == "pow" and not isinstance(y, Symbol) and y in (0.5, 2):
         return sym.sqrt(x) if y == 0.5 else sym.square(x)
     made: Symbol = combined(broadcast, plain, x, y, equal_shapes(c, second))
+    if plain in (sym.maximum, sym.minimum) and c.out.dtype.startswith("float"):
+        other = combined(broadcast, plain, y, x, equal_shapes(c, second))
+        made = made * 0.5 + other * 0.5  # the first of equal ones gets the gradient
     return made
 
 
@@ -368,8 +371,23 @@ def reduction(operator: str, c: Call) -> Symbol:
     return made
 
 
-REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
-CONVERTERS.update({name: partial(reduction, op) for name, op in REDUCTIONS.items()})
+CONVERTERS.update({name: partial(reduction, name) for name in ("sum", "mean", "prod")})
+
+
+@converts("amax amin")
+def largest(c: Call) -> Symbol:
+    """Return the largest or smallest element over axes; equal ones share its gradient."""
+    x, options = c.x(), axes_of(c)
+    operator = sym.max if "max" in c.node.target else sym.min
+    top = operator(x, **options | {"keepdims": True})
+    made = c.reshape(top, c.out.shape)
+    if not c.out.dtype.startswith("float"):
+        return made
+    count = sym.sum(sym.broadcast_equal(x, top), **options)
+    most = float(np.finfo(c.out.dtype).max)
+    finite = sym.clip(made, a_min=-most, a_max=most)
+    shared: Symbol = (finite - sym.BlockGrad(finite)) / sym.BlockGrad(count)
+    return sym.BlockGrad(made) + shared
 
 
 @converts("any all")
@@ -393,7 +411,7 @@ def extreme(c: Call) -> Any:
     """Along an axis, the gradient goes to the element that the index tells, and to no equal one."""
     word = c.node.target.split(".")[1]
     if c.overload == "default":
-        return getattr(sym, word)(c.x())
+        return largest(c)
     options: dict[str, Any] = {"axis": c.axis("dim"), "keepdims": bool(c.get("keepdim", False))}
     at = getattr(sym, f"arg{word}")(c.x(), **options)
     return [sym.pick(c.x(), at, **options), sym.Cast(at, dtype="int64")]
@@ -413,7 +431,14 @@ def variance(c: Call) -> Symbol:
         made = sym.sum(sym.square(spread), **options) / freedom
     else:
         made = made * (count / max(count - given, 1e-30))
-    return sym.sqrt(made) if ".std" in c.node.target else made
+    return root(made) if ".std" in c.node.target else made
+
+
+def root(x: Symbol) -> Symbol:
+    """Return the square root, whose gradient at 0 is 0."""
+    zero: Symbol = x == 0
+    made: Symbol = sym.sqrt(x + zero) - zero
+    return made
 
 
 @converts("var_mean")
@@ -425,10 +450,7 @@ def var_mean(c: Call) -> Any:
 def norm(c: Call) -> Symbol:
     if c.number("ord", c.number("p", 2) if "linalg" not in c.node.target else 2) != 2:
         c.fail("only the norm of order 2 is supported")
-    total = sym.sum(sym.square(c.x()), **axes_of(c))
-    zero: Symbol = total == 0  # where the gradient is 0
-    made: Symbol = sym.sqrt(total + zero) - zero
-    return made
+    return root(sym.sum(sym.square(c.x()), **axes_of(c)))
 
 
 @converts("logsumexp")
