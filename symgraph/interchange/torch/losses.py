@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from symgraph.frontend import sym
 from symgraph.frontend.symbol import Symbol
@@ -99,9 +100,13 @@ def of_logits(c: Call) -> Symbol:
 
 @converts("binary_cross_entropy")
 def of_shares(c: Call) -> Symbol:
-    """PyTorch bounds logarithms at -100."""
+    """PyTorch bounds logarithms at -100, and what divides the gradient at 1e-12."""
     if c.has("weight"):
         c.fail("weight is not supported")
     x, y = c.x(), c.x("target")
-    logs: Sequence[Symbol] = [sym.maximum(sym.log(p), -100.0) for p in (x, 1.0 - x)]
-    return reduced(c, (y * logs[0] + (1.0 - y) * logs[1]) * -1.0)
+    fixed = sym.BlockGrad(x)
+    logs = [sym.maximum(sym.log(p + (p == 0)) - (p == 0) * 100, -100) for p in (fixed, 1 - fixed)]
+    least = max(1e-12, float(np.finfo(c.meta("self").dtype).tiny))
+    slope = sym.BlockGrad((x - y) / sym.maximum((1 - x) * x, least))
+    loss = (y * logs[0] + (1 - y) * logs[1]) * -1
+    return reduced(c, loss + (x - fixed) * slope)
