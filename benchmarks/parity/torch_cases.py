@@ -318,6 +318,34 @@ class Detached(nn.Module):
         return (made[...] * made.detach()).sum()
 
 
+class Grouped(nn.Module):
+    """Attention of groups of heads to one key, and to keys that all samples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.shared = nn.Linear(4, 48), nn.Parameter(torch.randn(1, 4, 5, 4))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        q, k, v, _ = self.layer(data).view(-1, 3, 12, 4).transpose(1, 2).split([4, 2, 2, 4], 1)
+        y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        y = y + F.scaled_dot_product_attention(q, self.shared, self.shared)
+        y = y + F.scaled_dot_product_attention(q, k[:, :1], v[:, :1])
+        return (y.sin() + F.scaled_dot_product_attention(data, data, data)[0]).sum()
+
+
+class Alone(nn.Module):
+    """Layers without the batch's axis, each sample's channels averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up = nn.Conv2d(3, 4, 3), nn.ConvTranspose1d(4, 2, 3)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        x = self.conv(data)
+        y = F.max_pool2d(x, 2).sum() + F.avg_pool2d(x, 2).sin().sum() + self.up(x[:, 0]).sin().sum()
+        return y + F.adaptive_avg_pool2d(x, 2).sin().sum() + F.adaptive_avg_pool2d(x, 3).cos().sum()
+
+
 def activations(x: torch.Tensor) -> torch.Tensor:
     kinds = (F.gelu, F.silu, F.elu, F.softplus, F.mish, F.hardswish, F.selu, F.logsigmoid)
     more = (F.softsign, F.hardsigmoid, F.hardtanh, torch.sigmoid, torch.tanh, F.relu)
@@ -403,6 +431,10 @@ def running(x: torch.Tensor) -> torch.Tensor:
     return x * (whole.cumsum(1) - 20_000_001 * torch.arange(1, 5) + 1)
 
 
+def vectors(x: torch.Tensor) -> torch.Tensor:
+    return torch.outer(x[0], x[1]) + torch.mv(x, x[2]) * torch.dot(x[0], x[3])
+
+
 def from_the_end(x: torch.Tensor) -> torch.Tensor:
     return x[(x[0] * 0).long() - torch.arange(4)] * torch.arange(16.0).view(4, 4)
 
@@ -420,7 +452,7 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
 
 
 EACH = activations, arithmetic, reductions, shapes, parts, masks, products, lookups, quotients
-EACH += borders, ties, saturated, running, from_the_end, unseen, shuffled
+EACH += borders, ties, saturated, running, vectors, from_the_end, unseen, shuffled
 FORMULAS = {f.__name__: f for f in EACH}
 
 
@@ -445,6 +477,23 @@ def convolutions() -> nn.Module:
         nn.Upsample(scale_factor=2),
         nn.PixelShuffle(2),
         nn.ReflectionPad2d(1),
+    )
+
+
+def resizing() -> nn.Module:
+    return Weighted(
+        nn.Conv2d(3, 4, 1),
+        nn.InstanceNorm2d(4, affine=True, track_running_stats=True).eval(),
+        nn.ChannelShuffle(2),
+        nn.PixelUnshuffle(2),
+        nn.Upsample(size=(4, 7)),
+        nn.Upsample(scale_factor=1.7, mode="bilinear"),
+        nn.Upsample(size=(5, 4), mode="bilinear", align_corners=True),
+        nn.Upsample(size=(7, 6), mode="bicubic"),
+        nn.Upsample(size=(5, 8), mode="nearest-exact"),
+        nn.Flatten(2),
+        nn.Upsample(size=7, mode="linear"),
+        nn.Upsample(scale_factor=1.5),
     )
 
 
@@ -485,6 +534,9 @@ OPERATORS = {
     **{name: (lambda name=name: (Formula(name), (torch.randn(4, 4),), None)) for name in FORMULAS},
     "convolutions": lambda: (convolutions(), (torch.randn(2, 3, 12, 12),), 0),
     "norms": lambda: (norms(), (torch.randn(3, 3, 9, 9),), 0),
+    "resizing": lambda: (resizing(), (torch.randn(2, 3, 6, 8),), 0),
+    "grouped": lambda: (Grouped(), (torch.randn(3, 3, 4),), 0),
+    "alone": lambda: (Alone(), (torch.randn(3, 8, 8),), None),
     "cells": lambda: (Cells(), (torch.randn(2, 3, 4),), 0),
     "states": lambda: (States(), (torch.randn(3, 2, 4),), 1),
     "in_place": lambda: (InPlace().eval(), (torch.randn(3, 4),), 0),

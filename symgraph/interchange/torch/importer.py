@@ -25,7 +25,7 @@ from symgraph.frontend.infer import shape_of
 from symgraph.frontend.lower import lower
 from symgraph.frontend.name import NameManager, Prefix
 from symgraph.frontend.symbol import Symbol
-from symgraph.interchange.torch import arithmetic, layers, losses, movement
+from symgraph.interchange.torch import arithmetic, layers, losses, movement, resizing
 from symgraph.interchange.torch.archive import KIND, Archive
 from symgraph.interchange.torch.call import CONVERTERS, Call, Unsupported, Value, stored
 from symgraph.interchange.torch.program import Free, Node, Program, Ref, read_program
@@ -34,7 +34,8 @@ from symgraph.interchange.values import FROZEN
 assert arithmetic
 assert layers
 assert losses
-assert movement  # importing them fills CONVERTERS
+assert movement
+assert resizing  # importing them fills CONVERTERS
 
 Arrays = dict[str, Array]
 MOST_FOLDED = 1 << 28  # bytes of all values of a call that is computed at import

@@ -14,6 +14,7 @@ from symgraph.frontend.symbol import Symbol
 from symgraph.interchange.torch.call import Call, Value, converts
 from symgraph.interchange.torch.movement import constant, turned
 from symgraph.interchange.torch.program import Free
+from symgraph.interchange.torch.resizing import along
 
 # -- products --------------------------------------------------------------------------------------
 
@@ -35,6 +36,16 @@ def linear(c: Call) -> Symbol:
 @converts("mm")
 def mm(c: Call) -> Symbol:
     return sym.dot(c.x(), c.x("mat2"))
+
+
+@converts("mv dot outer")
+def product_of_vectors(c: Call) -> Symbol:
+    x, y = c.x(), c.x({"mv": "vec", "dot": "tensor", "outer": "vec2"}[c.node.target.split(".")[1]])
+    if "outer" in c.node.target:
+        x, y = sym.expand_dims(x, axis=1), sym.expand_dims(y, axis=0)
+        return sym.broadcast_mul(x, y)
+    rank = len(c.meta("self").shape)
+    return sym.sum(sym.broadcast_mul(x, sym.expand_dims(y, axis=0) if rank > 1 else y), axis=-1)
 
 
 @converts("addmm baddbmm")
@@ -122,12 +133,12 @@ def _product(lengths: Iterable[int]) -> int:
 
 @converts("scaled_dot_product_attention")
 def attention(c: Call) -> Symbol:
-    if c.get("enable_gqa", False):
-        c.fail("enable_gqa is not supported: repeat keys and values")
-    query, key = c.meta("query").shape, c.meta("key").shape
-    if len(query) < 3:
-        c.fail("takes tensors of 3 axes or more")
-    q, k, v = c.x("query"), c.x("key"), c.x("value")
+    lead = c.out.shape[:-2]
+    q, k, v = (_as_rows(c, name, lead) for name in ("query", "key", "value"))
+    query, key = (*lead, *c.meta("query").shape[-2:]), c.meta("key").shape
+    if not lead:
+        q, k, v = (sym.expand_dims(x, axis=0) for x in (q, k, v))
+        query = (1, *query)
     scale = c.number("scale") if c.get("scale") is not None else 1 / math.sqrt(query[-1])
     scores = sym.batch_dot(q, k, transpose_b=True) * scale
     shape, hidden = (*query[:-1], key[-2]), None
@@ -148,7 +159,17 @@ def attention(c: Call) -> Symbol:
         weights = sym.Dropout(weights, p=c.number("dropout_p"))
     made = sym.batch_dot(weights, v)
     # A query that sees no key gets 0; the mask is finite, so its softmax is no NaN.
-    return made if hidden is None else sym.broadcast_mul(made, 1 - hidden)
+    made = made if hidden is None else sym.broadcast_mul(made, 1 - hidden)
+    return made if lead else c.reshape(made, c.out.shape)
+
+
+def _as_rows(c: Call, name: str, lead: tuple[int, ...]) -> Symbol:
+    """Return queries, keys or values with the output's axes in front, its heads repeated."""
+    x, shape = c.x(name), tuple(c.meta(name).shape)
+    if c.get("enable_gqa", False) and 1 < shape[-3] != lead[-1]:
+        x = sym.repeat(x, repeats=lead[-1] // shape[-3], axis=len(shape) - 3)
+        shape = (*shape[:-3], lead[-1], *shape[-2:])
+    return c.spread(x, shape, (*lead, *shape[-2:]), c.out.dtype)
 
 
 def _leading(c: Call, x: Symbol, old: tuple[int, ...], new: tuple[int, ...]) -> Symbol:
@@ -167,8 +188,6 @@ def _all(values: tuple[int, ...], count: int) -> tuple[int, ...]:
 def convolution(c: Call) -> Symbol:
     kernel = c.meta("weight").shape[2:]
     rank = len(kernel)
-    if len(c.meta("input").shape) != rank + 2:
-        c.fail("the batch's axis is missing in its input")
     turned = c.get("transposed", False) or "conv_transpose" in c.node.target
     groups = c.integer("groups", 1)
     options: dict[str, Any] = {
@@ -178,17 +197,28 @@ def convolution(c: Call) -> Symbol:
         "num_group": groups,
         "no_bias": not c.has("bias"),
     }
-    x = c.x("input")
+    x = _with_batch(c, "input", rank)
     if isinstance(c.get("padding"), str):
         x, options["pad"] = _padded(c, x, kernel, options["dilate"])
     else:
         options["pad"] = _all(c.integers("padding", (0,)), rank)
     inputs = [x, c.x("weight"), *([c.x("bias")] if c.has("bias") else [])]
     if not turned:
-        return sym.Convolution(*inputs, num_filter=c.meta("weight").shape[0], **options)
+        made = sym.Convolution(*inputs, num_filter=c.meta("weight").shape[0], **options)
+        return _without_batch(c, made, rank)
     options["adj"] = _all(c.integers("output_padding", (0,)), rank)
     filters = c.meta("weight").shape[1] * groups
-    return sym.Deconvolution(*inputs, num_filter=filters, **options)
+    return _without_batch(c, sym.Deconvolution(*inputs, num_filter=filters, **options), rank)
+
+
+def _with_batch(c: Call, name: str, rank: int) -> Symbol:
+    """Return an input with the batch's axis, which PyTorch lets be left out."""
+    x = c.x(name)
+    return x if len(c.meta(name).shape) == rank + 2 else sym.expand_dims(x, axis=0)
+
+
+def _without_batch(c: Call, x: Symbol, rank: int) -> Symbol:
+    return x if len(c.out.shape) == rank + 2 else c.reshape(x, c.out.shape)
 
 
 def _padded(
@@ -212,9 +242,7 @@ def _padded(
 )
 def pooling(c: Call) -> Any:
     rank = int(c.node.target.split("pool")[1][0])
-    shape = c.meta("self").shape
-    if len(shape) != rank + 2:
-        c.fail("the batch's axis is missing in its input")
+    lengths = c.meta("self").shape[-rank:]
     kernel = _all(c.integers("kernel_size"), rank)
     stride = _all(c.integers("stride") or kernel, rank)
     pad = _all(c.integers("padding", (0,)), rank)
@@ -228,11 +256,13 @@ def pooling(c: Call) -> Any:
             c.fail("divisor_override is not supported")
     if ceil:
         options["pooling_convention"] = "full"
-        for d, k, s, p, out in zip(shape[2:], kernel, stride, pad, c.out.shape[2:], strict=True):
+        for d, k, s, p, out in zip(lengths, kernel, stride, pad, c.out.shape[-rank:], strict=True):
             over = (out - 1) * s + k - d - 2 * p
             if -(-(d + 2 * p - k) // s) + 1 != out or (average and over > 0):
                 c.fail("ceil_mode is not supported where a window passes the padded end")
-    made = sym.Pooling(c.x(), kernel=kernel, stride=stride, pad=pad, **options)
+    x = _with_batch(c, "self", rank)
+    made = sym.Pooling(x, kernel=kernel, stride=stride, pad=pad, **options)
+    made = _without_batch(c, made, rank)
     return [made] if "indices" in c.node.target else made
 
 
@@ -243,49 +273,24 @@ def pooling(c: Call) -> Any:
 def adaptive(c: Call) -> Any:
     rank = int(c.node.target.split("pool")[1][0])
     old, new = c.meta("self").shape[-rank:], c.out.shape[-rank:]
-    if len(c.meta("self").shape) != rank + 2:
-        c.fail("the batch's axis is missing in its input")
+    x = _with_batch(c, "self", rank)
     average = "avg" in c.node.target
     if all(d % e == 0 for d, e in zip(old, new, strict=True)):
         window = tuple(d // e for d, e in zip(old, new, strict=True))
         kind = "avg" if average else "max"
-        made = sym.Pooling(c.x(), kernel=window, stride=window, pool_type=kind)
+        made = sym.Pooling(x, kernel=window, stride=window, pool_type=kind)
+        made = _without_batch(c, made, rank)
         return made if average else [made]
     if not average:
         c.fail(f"an output of {new} from {old} is not supported, since windows overlap")
-    x = c.x()
-    for at in range(2, rank + 2):  # a product with a matrix of averages along each axis
-        d, e = c.meta("self").shape[at], c.out.shape[at]
+    for at, (d, e) in enumerate(zip(old, new, strict=True), 2):  # averages along each axis
         c.bound(d, e)
-        matrix = np.zeros((d, e), c.out.dtype)
+        matrix = np.zeros((d, e))
         for i in range(e):
             first, last = i * d // e, -(-(i + 1) * d // e)
             matrix[first:last, i] = 1 / (last - first)
-        x = sym.SwapAxis(x, dim1=at, dim2=rank + 1)
-        x = sym.FullyConnected(
-            x, constant(c, matrix.T.copy()), num_hidden=e, no_bias=True, flatten=False
-        )
-        x = sym.SwapAxis(x, dim1=at, dim2=rank + 1)
-    return x
-
-
-@converts("upsample_nearest2d")
-def upsample(c: Call) -> Symbol:
-    x = c.x("self" if c.has("self") else "input")
-    old, new = c.meta("self" if c.has("self") else "input").shape[-2:], c.out.shape[-2:]
-    if new[0] % old[0] or new[1] % old[1]:
-        c.fail(f"an output of {new} from {old} is no whole multiple")
-    x = sym.repeat(x, repeats=new[0] // old[0], axis=2)
-    return sym.repeat(x, repeats=new[1] // old[1], axis=3)
-
-
-@converts("pixel_shuffle")
-def pixel_shuffle(c: Call) -> Symbol:
-    r, (*lead, channels, rows, columns) = c.integer("upscale_factor"), c.meta("self").shape
-    x = c.reshape(c.x(), (*lead, channels // r**2, r, r, rows, columns))
-    k = len(lead)
-    axes = (*range(k), k, k + 3, k + 1, k + 4, k + 2)
-    return c.reshape(sym.transpose(x, axes=axes), c.out.shape)
+        x = along(c, x, at, matrix, rank + 1)
+    return _without_batch(c, x, rank)
 
 
 # -- norms -----------------------------------------------------------------------------------------
@@ -360,7 +365,7 @@ def group_norm(c: Call) -> Any:
     if "instance" in c.node.target:
         groups = shape[1]
         if not c.get("use_input_stats", True):
-            c.fail("running statistics are not supported")
+            return batch_norm(c)
     width = shape[1] // groups * math.prod(shape[2:])
     flat = c.reshape(c.x("input"), (shape[0], groups, width))
     ones, zeros = (sym.full(shape=(width,), val=v, dtype=c.out.dtype) for v in (1, 0))
