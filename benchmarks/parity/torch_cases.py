@@ -232,6 +232,28 @@ class Losses(nn.Module):
         )
 
 
+class Weights(nn.Module):
+    """Losses with weights of classes and elements, and smoothed labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("weight", torch.tensor([0.5, 1.0, 3.0]))
+
+    def forward(
+        self, data: torch.Tensor, labels: torch.Tensor, other: torch.Tensor
+    ) -> torch.Tensor:
+        x, share = self.layer(data), torch.sigmoid(other)
+        return (
+            F.cross_entropy(x, labels, weight=self.weight, reduction="sum")
+            + F.cross_entropy(x, labels, weight=self.weight)
+            + F.cross_entropy(x, labels, label_smoothing=0.1)
+            + F.cross_entropy(x, torch.softmax(other, 1), label_smoothing=0.2)
+            + F.binary_cross_entropy_with_logits(x, share, self.weight, pos_weight=self.weight + 1)
+            + F.binary_cross_entropy(torch.sigmoid(x), share, self.weight)
+        )
+
+
 class InPlace(nn.Module):
     """A call in place on what dropout in evaluation mode returns, which is its input."""
 
@@ -306,6 +328,19 @@ class Views(nn.Module):
         return (data @ self.first @ self.second).tanh().sum()
 
 
+class Expanded(nn.Module):
+    """A buffer as often as the batch has samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("ends", torch.tensor([[0.5, 1.0, 3.0]]))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        ends = self.ends.expand(data.shape[0], -1)
+        return (torch.cat([self.layer(data), ends], 1).softmax(1) * 3).sin().sum()
+
+
 class Detached(nn.Module):
     """A factor without a gradient, and one that an index of all elements leaves as it is."""
 
@@ -331,6 +366,34 @@ class Grouped(nn.Module):
         y = y + F.scaled_dot_product_attention(q, self.shared, self.shared)
         y = y + F.scaled_dot_product_attention(q, k[:, :1], v[:, :1])
         return (y.sin() + F.scaled_dot_product_attention(data, data, data)[0]).sum()
+
+
+class Experts(nn.Module):
+    """The two best of four experts, weighted by a softmax of their scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 4), nn.Linear(4, 12)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        scores, best = torch.topk(self.gate(data), 2)
+        share = torch.zeros_like(data).scatter(1, best, F.softmax(scores, 1))
+        made = (self.experts(data).view(-1, 4, 3) * share[..., None]).sum(1)
+        return made.sin().sum() + self.gate(data).gather(1, best.flip(1)).cos().sum()
+
+
+class Bags(nn.Module):
+    """Sums and means of rows, and products of pairs of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums, self.means = nn.EmbeddingBag(7, 4, mode="sum"), nn.EmbeddingBag(7, 4)
+
+    def forward(self, data: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        x = self.sums(data)[:, :, None] * self.means(data)[:, None]
+        i, j = torch.tril_indices(4, 4, -1)
+        y = x[:, i, j].sin().sum() + x[other[:2], 1 - 2 * (other[2:] // 2)].sum()
+        return y + x.sort(1, descending=True)[0].flatten()[::3].cos().sum()
 
 
 class Alone(nn.Module):
@@ -466,6 +529,10 @@ def padded(labels: torch.Tensor) -> torch.Tensor:
     return labels
 
 
+def labels() -> torch.Tensor:
+    return torch.tensor([0, 2, -100, 1, 2])
+
+
 def convolutions() -> nn.Module:
     return Weighted(
         nn.Conv2d(3, 6, 3, padding="same", groups=3),
@@ -543,8 +610,12 @@ OPERATORS = {
     "frozen": lambda: (frozen(), (torch.randn(3, 4),), 0),
     "contrast": lambda: (Contrast(), (torch.randn(3, 4),), 0),
     "spread": lambda: (Spread(), (torch.randn(3, 4),), 0),
+    "expanded": lambda: (Expanded(), (torch.randn(3, 4),), 0),
     "views": lambda: (Views(), (torch.randn(3, 4),), 0),
     "detached_decomposed": lambda: (Detached(), (torch.randn(3, 4),), 0),
+    "weights": lambda: (Weights(), (torch.randn(5, 4), labels(), torch.randn(5, 3)), 0),
+    "bags": lambda: (Bags(), (ids(7, 3, 4), ids(3, 4)), None),
+    "experts": lambda: (Experts(), (torch.randn(5, 4),), 0),
     "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),
 }
 # Networks that are refused, each with one input.

@@ -233,7 +233,8 @@ class _Importer:
         reads = [self._value(name) for name in node.reads]
         metas = [self._meta(name) if name else None for name in node.outputs]
         with Prefix(f"{node.name}_"):
-            fold = reads and all(v.array is not None for v in reads)
+            fixed = not any(isinstance(d, Free) for m in metas if m for d in m.shape)
+            fold = fixed and reads and all(v.array is not None for v in reads)
             call = Call(self, node, metas)
             made = self._folded(call, convert) if fold else convert(call)
         made = made if isinstance(made, (list, tuple, Symbol)) else [made]
