@@ -23,8 +23,6 @@ def reduced(c: Call, loss: Symbol) -> Symbol:
 
 def of_classes(c: Call, scores: Symbol, target: str) -> Symbol:
     """Return the negative of the picked log probabilities, averaged over labels that count."""
-    if c.has("weight"):
-        c.fail("weights of classes are not supported")
     rank = len(c.meta("self").shape)
     ignored = c.integer("ignore_index", -100)
     labels = c.x(target)
@@ -33,13 +31,23 @@ def of_classes(c: Call, scores: Symbol, target: str) -> Symbol:
     dtype = stored(c.meta("self").dtype)
     picked = sym.pick(scores, labels, axis=min(1, rank))
     counts = sym.Cast(labels != float(ignored), dtype=dtype)
+    if c.has("weight"):
+        counts = counts * sym.take(c.x("weight"), labels * (labels != float(ignored)))
     loss = picked * counts * -1.0
+    smoothing, classes = c.number("label_smoothing", 0), c.meta("self").shape[min(1, rank - 1)]
+    if smoothing:
+        if c.has("weight"):
+            c.fail("weights of classes with label_smoothing are not supported")
+        every = sym.sum(scores, axis=min(1, rank)) * counts
+        loss = loss * (1 - smoothing) - every * (smoothing / classes)
     reduction = c.get("reduction", MEAN)
     if reduction == NONE:
         return c.reshape(loss, c.out.shape) if rank == 1 else loss
     total = sym.sum(loss)
     if reduction == SUM:
         return total
+    if c.has("weight"):
+        return total / sym.sum(counts)
     valid = sym._valid_count(labels, ignore_label=ignored, use_ignore=True)
     return total / sym.Cast(valid, dtype=dtype)
 
@@ -48,12 +56,13 @@ def of_classes(c: Call, scores: Symbol, target: str) -> Symbol:
 def cross_entropy(c: Call) -> Symbol:
     shape = c.meta("self").shape
     log = sym.log_softmax(c.x(), axis=min(1, len(shape) - 1))
-    if c.number("label_smoothing", 0):
-        c.fail("label_smoothing is not supported")
     if c.meta("target").dtype.startswith("float"):
         if c.has("weight"):
-            c.fail("weights of classes are not supported")
-        loss = sym.sum(log * c.x("target"), axis=min(1, len(shape) - 1)) * -1.0
+            c.fail("weights of classes are not supported where targets are shares")
+        axis, smoothing = min(1, len(shape) - 1), c.number("label_smoothing", 0)
+        share = c.x("target")
+        share = share * (1 - smoothing) + smoothing / shape[axis] if smoothing else share
+        loss = sym.sum(log * share, axis=axis) * -1.0
         return reduced(c, loss)
     return of_classes(c, log, "target")
 
@@ -91,22 +100,26 @@ def smooth_l1(c: Call) -> Symbol:
 
 @converts("binary_cross_entropy_with_logits")
 def of_logits(c: Call) -> Symbol:
-    for name in ("weight", "pos_weight"):
-        if c.has(name):
-            c.fail(f"{name} is not supported")
     x, y = c.x(), c.x("target")
-    return reduced(c, sym.Activation(x, act_type="softrelu") - x * y)
+    if not c.has("pos_weight"):
+        return reduced(c, weighted(c, sym.Activation(x, act_type="softrelu") - x * y))
+    factor = sym.broadcast_mul(y, c.x("pos_weight") - 1) + 1
+    loss = (1 - y) * x + factor * sym.Activation(x * -1, act_type="softrelu")
+    return reduced(c, weighted(c, loss))
+
+
+def weighted(c: Call, loss: Symbol) -> Symbol:
+    """Return the loss of each element times its weight, if there are weights."""
+    return sym.broadcast_mul(loss, c.x("weight")) if c.has("weight") else loss
 
 
 @converts("binary_cross_entropy")
 def of_shares(c: Call) -> Symbol:
     """PyTorch bounds logarithms at -100, and what divides the gradient at 1e-12."""
-    if c.has("weight"):
-        c.fail("weight is not supported")
     x, y = c.x(), c.x("target")
     fixed = sym.BlockGrad(x)
     logs = [sym.maximum(sym.log(p + (p == 0)) - (p == 0) * 100, -100) for p in (fixed, 1 - fixed)]
     least = max(1e-12, float(np.finfo(c.meta("self").dtype).tiny))
     slope = sym.BlockGrad((x - y) / sym.maximum((1 - x) * x, least))
     loss = (y * logs[0] + (1 - y) * logs[1]) * -1
-    return reduced(c, loss + (x - fixed) * slope)
+    return reduced(c, weighted(c, loss + (x - fixed) * slope))
