@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,8 @@ def embedding(c: Call) -> Symbol:
     ids, weight = c.x("indices"), c.x("weight")
     if not c.meta("indices").shape:
         c.fail("an index of no axes is not supported")
+    if c.get("scale_grad_by_freq"):
+        c.fail("scale_grad_by_freq is not supported")
     made = sym.Embedding(ids, weight, input_dim=rows, output_dim=width, dtype=c.out.dtype)
     padding = c.integer("padding_idx", -1)
     if padding < 0:
@@ -243,6 +246,20 @@ def looked_up(c: Call, index: Value, axis: int) -> Symbol:
     return sym.take(c.x(), at, axis=axis)
 
 
+def looked_up_together(c: Call, values: list[Value], axes: list[int]) -> Symbol:
+    """Take along neighbouring axes as along one axis of all their elements."""
+    shape = c.meta("self").shape
+    if any(isinstance(shape[axis], Free) for axis in axes):
+        c.fail("looks samples of the batch up by number")
+    made = c.out.shape[axes[0] : len(c.out.shape) - len(shape) + axes[-1] + 1]
+    at: Any = 0
+    for value, axis in zip(values, axes, strict=True):
+        own = c.spread(c.symbol(value, "int64"), value.meta.shape, made, "int64")
+        at = at * int(shape[axis]) + (own + (own < 0) * int(shape[axis]))
+    whole = (*shape[: axes[0]], math.prod(shape[a] for a in axes), *shape[axes[-1] + 1 :])
+    return c.reshape(sym.take(c.reshape(c.x(), whole), at, axis=axes[0]), c.out.shape)
+
+
 @converts("index_select")
 def index_select(c: Call) -> Symbol:
     return looked_up(c, c.value("index"), c.axis("dim"))
@@ -251,23 +268,49 @@ def index_select(c: Call) -> Symbol:
 @converts("index")
 def index(c: Call) -> Symbol:
     found = [(axis, ref) for axis, ref in enumerate(c.get("indices")) if isinstance(ref, Ref)]
-    if len(found) != 1 or c.meta(found[0][1]).dtype == "bool":
-        c.fail("only one index tensor, of whole numbers, is supported")
-    return looked_up(c, c.value(found[0][1]), found[0][0])
-
-
-@converts("gather")
-def gather(c: Call) -> Symbol:
-    """Take one element per row: an index of length 1 along the axis."""
-    axis = c.axis("dim")
-    if c.meta("index").shape[axis] != 1:
-        c.fail("only an index of length 1 along its axis is supported")
-    return sym.pick(c.x(), c.x("index"), axis=axis, keepdims=True)
+    axes, values = [axis for axis, _ in found], [c.value(ref) for _, ref in found]
+    if axes != [*range(axes[0], axes[-1] + 1)] or any(v.meta.dtype == "bool" for v in values):
+        c.fail("only indices of whole numbers are supported, of one axis or of neighbours")
+    return looked_up_together(c, values, axes) if axes[1:] else looked_up(c, values[0], axes[0])
 
 
 @converts("one_hot")
 def one_hot(c: Call) -> Symbol:
     return sym.one_hot(c.x(), depth=c.integer("num_classes"), dtype=c.out.dtype)
+
+
+@converts("tril_indices triu_indices")
+def triangle_indices(c: Call) -> Any:
+    """Return the rows and columns of the elements of a triangle."""
+    rows, columns = c.integer("row"), c.integer("col")
+    c.bound(rows, columns)
+    keep = np.tril_indices if ".tril" in c.node.target else np.triu_indices
+    return Value(c.out, array=np.stack(keep(rows, c.integer("offset", 0), columns)))
+
+
+@converts("repeat_interleave.self_int")
+def repeat_interleave(c: Call) -> Symbol:
+    if c.get("dim") is None:
+        x = sym.Reshape(c.x(), shape=(-1,))
+        return sym.repeat(x, repeats=c.integer("repeats"), axis=0)
+    return sym.repeat(c.x(), repeats=c.integer("repeats"), axis=c.axis("dim"))
+
+
+@converts("embedding_bag _embedding_bag _embedding_bag_forward_only")
+def embedding_bag(c: Call) -> Any:
+    """Add up, average or take the largest of the rows of equally long bags."""
+    rows, width = c.meta("weight").shape
+    offsets, (count, *_) = c.value("offsets").array, c.meta("indices").shape
+    bags = len(c.out.shape) and c.out.shape[0]
+    length = int(count) // max(int(bags), 1)
+    even = offsets is not None and np.array_equal(offsets, np.arange(int(bags)) * length)
+    padded = c.get("padding_idx") not in (None, -1)
+    if not even or c.has("per_sample_weights") or padded or c.get("scale_grad_by_freq"):
+        c.fail("only bags of one length are supported, without weights, padding_idx or scaling")
+    ids = c.reshape(c.x("indices"), (bags, length))
+    made = sym.Embedding(ids, c.x("weight"), input_dim=rows, output_dim=width, dtype=c.out.dtype)
+    operator = (sym.sum, sym.mean, sym.max)[c.integer("mode", 0)]
+    return [operator(made, axis=1), None, None, None]
 
 
 def constant(c: Call, array: Any) -> Symbol:
