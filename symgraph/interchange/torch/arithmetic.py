@@ -441,15 +441,18 @@ def root(x: Symbol) -> Symbol:
     return made
 
 
-@converts("var_mean")
+@converts("var_mean std_mean")
 def var_mean(c: Call) -> Any:
     return [variance(c), sym.mean(c.x(), **axes_of(c))]
 
 
 @converts("linalg_vector_norm norm")
 def norm(c: Call) -> Symbol:
-    if c.number("ord", c.number("p", 2) if "linalg" not in c.node.target else 2) != 2:
-        c.fail("only the norm of order 2 is supported")
+    order = c.number("ord", c.number("p", 2) if "linalg" not in c.node.target else 2)
+    if order == 1:
+        return sym.sum(sym.abs(c.x()), **axes_of(c))
+    if order != 2:
+        c.fail("only the norms of order 1 and 2 are supported")
     return root(sym.sum(sym.square(c.x()), **axes_of(c)))
 
 
@@ -481,7 +484,7 @@ def filled(c: Call, number: float) -> Any:
     return Value(out, zeros + number) if number else Value(out, zeros, zero=True)
 
 
-@converts("zeros new_zeros zeros_like empty new_empty empty_like")
+@converts("zeros new_zeros zeros_like empty new_empty empty_like empty_permuted")
 def zeros(c: Call) -> Any:
     return filled(c, 0)
 

@@ -25,13 +25,22 @@ from symgraph.frontend.infer import shape_of
 from symgraph.frontend.lower import lower
 from symgraph.frontend.name import NameManager, Prefix
 from symgraph.frontend.symbol import Symbol
-from symgraph.interchange.torch import arithmetic, layers, losses, movement, ordering, resizing
+from symgraph.interchange.torch import (
+    arithmetic,
+    composed,
+    layers,
+    losses,
+    movement,
+    ordering,
+    resizing,
+)
 from symgraph.interchange.torch.archive import KIND, Archive
 from symgraph.interchange.torch.call import CONVERTERS, Call, Unsupported, Value, stored
 from symgraph.interchange.torch.program import Free, Node, Program, Ref, read_program
 from symgraph.interchange.values import FROZEN
 
 assert arithmetic
+assert composed
 assert layers
 assert losses
 assert movement
