@@ -391,6 +391,17 @@ class Experts(nn.Module):
         return made.sin().sum() + self.gate(data).gather(1, best.flip(1)).cos().sum()
 
 
+class Ranked(nn.Module):
+    """The sum over the scores of a batch in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return self.layer(data).sort(0)[0].sin().sum()
+
+
 class Bags(nn.Module):
     """Sums and means of rows, and products of pairs of them."""
 
@@ -520,6 +531,7 @@ OPERATORS = {
     "views": lambda: (Views(), (torch.randn(3, 4),), 0),
     "detached_decomposed": lambda: (Detached(), (torch.randn(3, 4),), 0),
     "weights": lambda: (Weights(), (torch.randn(5, 4), labels(), torch.randn(5, 3)), 0),
+    "ranked": lambda: (Ranked(), (torch.randn(3, 4),), 0),
     "bags": lambda: (Bags(), (ids(7, 3, 4), ids(3, 4)), None),
     "experts": lambda: (Experts(), (torch.randn(5, 4),), 0),
     "losses": lambda: (Losses(), (torch.randn(5, 4), ids(3, 5), torch.randn(5, 3)), 0),

@@ -18,10 +18,12 @@ MOST_PLACES = 64  # of an index along its axis, each of which is an operator
 def ordered(c: Call) -> Any:
     """Return the first elements in an order, and where they were."""
     word = c.node.target.split(".")[1]
-    axis, shape = c.axis("dim", -1), c.meta("self").shape
+    axis = c.axis("dim", -1)
     rising = not c.get("largest", True) if word == "topk" else not c.get("descending", False)
-    k = c.integer("k") if word == "topk" else shape[axis] if shape else 1
-    options: dict[str, Any] = {"axis": axis, "k": int(k), "is_ascend": rising}
+    k = c.integer("k") if word == "topk" else 0  # which is all, however long the batch is
+    if word == "topk" and not k:
+        c.fail("k=0 makes an empty tensor")
+    options: dict[str, Any] = {"axis": axis, "k": k, "is_ascend": rising}
     if word == "argsort":
         return sym.topk(c.x(), ret_typ="indices", dtype="int64", **options)
     return sym.topk(c.x(), ret_typ="both", dtype="int64", **options)

@@ -121,6 +121,16 @@ def test_an_unbiased_variance_of_the_batch_fits_batches_of_any_size():
     np.testing.assert_allclose(found, [made.var(0, ddof=1).sum()], rtol=1e-5)
 
 
+def test_samples_are_sorted_in_batches_of_any_size():
+    network, parameters, _ = sg.from_torch(DATA / "ranked.pt2")
+    data = np.random.default_rng(0).random((7, 4), "float32")
+    with network.simple_bind(data=data.shape, grad_req="null") as executor:
+        executor.copy_params_from(parameters)
+        found = executor.forward(data=data)[0]
+    made = data @ parameters["layer.weight"].T + parameters["layer.bias"]
+    np.testing.assert_allclose(found, [np.sin(made).sum()], rtol=1e-5)
+
+
 def test_statistics_of_batch_norm_are_states():
     """PyTorch's moving variance takes the unbiased one of the batch, MXNet's the biased one."""
     network, parameters, states = sg.from_torch(DATA / "resnet_block.pt2")
