@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from symgraph.core.types import Array, is_float
+from symgraph.core.types import Array
 from symgraph.interchange.onnx.converters.elementwise import choose
 from symgraph.interchange.onnx.converters.movement import (
     joined,
@@ -247,39 +247,14 @@ def one_hot(node: OnnxNode) -> Traced:
 
 @converts("TopK", known=(1,))
 def top_k(node: OnnxNode) -> list[Traced]:
-    """Find one extreme after another, each among the elements that are left."""
     x, count = node.x, node.known(1) if node.opset >= 10 else np.array([node.attr("k")])
     axis = node.axis(node.attr("axis", -1), x.rank)
     size = x.shape[axis]
     k = int(np.asarray(count).reshape(-1)[0])
     node.require(0 < k <= size, f"finds {k} of {size} elements")
-    node.require(k <= MOST_STEPS, f"finds {k} elements, one after another")
-    largest = bool(node.attr("largest", 1))
-    whole = is_float(x.dtype)
-    info = None if whole else np.iinfo(x.dtype)
-    last = (
-        (-math.inf if largest else math.inf)
-        if info is None
-        else (info.min if largest else info.max)
-    )
-    left = x if x.dtype != "int64" else x.cast("float64")
-    found, values = [], []
-    for _ in range(k):
-        at = left.call("argmax" if largest else "argmin", axis=axis, keepdims=True, axisless=False)
-        at = at.cast("int64")
-        found.append(at)
-        values.append(x.call("pick", at, axis=axis, keepdims=True, axisless=False))
-        here = pair("equal", at, along(node, size, axis, x.rank))
-        gone = here.cast("uint8")
-        left = choose(gone, left.call("zeros_like") + float(last), left)
-    return [joined(values, axis), joined(found, axis)]
-
-
-def along(node: OnnxNode, size: int, axis: int, rank: int, dtype: str = "int64") -> Traced:
-    """Return the places 0, 1, ... along an axis of as many axes."""
-    shape = [size if a == axis else 1 for a in range(rank)]
-    bounded(shape)
-    return numbers(node, np.arange(size).reshape(shape), dtype, "line")
+    ascends = not node.attr("largest", 1)
+    how = {"axis": axis, "k": k, "is_ascend": ascends, "ret_typ": "both", "dtype": "int64"}
+    return node.network.call("topk", x, **how)
 
 
 @converts("Compress", known=(1,))

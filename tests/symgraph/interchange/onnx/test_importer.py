@@ -255,6 +255,22 @@ def expected_in_order(proto, x):
     return expected(proto, x=x)[0]
 
 
+# -- operators beyond ONNX's own tests -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_top_k_of_elements_that_are_the_lowest_of_their_dtype(dtype):
+    """Masked logits are -inf, and an image of uint8 has zeros."""
+    lowest = -np.inf if dtype == "float32" else 0
+    x = np.array([[5, lowest, lowest, 3], [lowest] * 4]).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    proto = model([node("TopK", ["x", "k"], ["v", "i"])], {}, ["v", "i"], k=np.array([3]))
+    proto.graph.input.append(value("x", ["N", 4], kind))
+    values, places = run(sg.onnx.import_model(proto), x=x)
+    np.testing.assert_array_equal(values, [[5, 3, lowest], [lowest] * 3])
+    np.testing.assert_array_equal(places, [[0, 3, 1], [0, 1, 2]])
+
+
 # -- functions, branches, versions -----------------------------------------------------------------
 
 
