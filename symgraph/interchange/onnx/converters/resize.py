@@ -13,7 +13,7 @@ from symgraph.interchange.onnx.converters.movement import numbers, place
 from symgraph.interchange.onnx.folding import bounded
 from symgraph.interchange.onnx.node import OnnxNode
 from symgraph.interchange.onnx.registry import converts
-from symgraph.interchange.values import Traced
+from symgraph.interchange.values import Traced, common
 
 
 def sources(node: OnnxNode, size: int, count: int, scale: float, roi: Sequence[float]) -> Array:
@@ -91,16 +91,19 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 def plan(node: OnnxNode, x: Traced) -> list[tuple[int, int, float]]:
     """Return (axis, length in the result, scale) of the axes that are resized."""
     axes = [node.axis(a, x.rank) for a in node.attr("axes", range(x.rank))]
-    scales, sizes = node.known(2), node.known(3)
+    scales, sizes = node.known(2), node.value(3)
     found = []
-    if sizes is not None and sizes.size:
-        wanted = [int(n) for n in sizes.reshape(-1)]
-        ratios = [n / x.shape[a] if x.shape[a] else 1.0 for n, a in zip(wanted, axes, strict=True)]
+    if sizes is not None and sizes.dims[0] != (0,):
+        wanted = common(*node.both(3))  # 0 for the batch, which keeps its length
+        pairs = [(n, x.shape[a]) for n, a in zip(wanted, axes, strict=True)]
+        whole = all(size or n in (0, node.fixed_batch) for n, size in pairs)
+        node.require(whole, f"resizes the batch of {x.shape} to {wanted}")
+        ratios = [n / size if size else 1.0 for n, size in pairs]
         policy = node.attr("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             ratio = min(ratios) if policy == "not_larger" else max(ratios)
             ratios = [ratio] * len(axes)
-            wanted = [math.floor(ratio * x.shape[a] + 0.5) for a in axes]
+            wanted = tuple(math.floor(ratio * x.shape[a] + 0.5) for a in axes)
         found = list(zip(axes, wanted, ratios, strict=True))
     elif scales is not None and scales.size:
         for axis, scale in zip(axes, scales.reshape(-1).tolist(), strict=True):

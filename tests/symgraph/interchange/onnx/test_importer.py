@@ -271,6 +271,20 @@ def test_top_k_of_elements_that_are_the_lowest_of_their_dtype(dtype):
     np.testing.assert_array_equal(places, [[0, 3, 1], [0, 1, 2]])
 
 
+def test_resize_to_sizes_that_hold_the_batch():
+    """PyTorch's interpolate(size=...) with an open batch."""
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=2),
+        node("Concat", ["s", "wanted"], ["sizes"], axis=0),
+        node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear"),
+    ]
+    proto = model(nodes, {"x": ["N", 2, 3, 4]}, ["y"], wanted=np.array([5, 3]))
+    check(proto, 1, 3, x=(None, 2, 3, 4))
+    fixed = model(nodes[2:], {"x": ["N", 2, 3, 4]}, ["y"], sizes=np.array([2, 2, 5, 3]))
+    with pytest.raises(GraphError, match=r"resizes the batch of \(0, 2, 3, 4\) to \(2, 2, 5, 3\)"):
+        sg.onnx.import_model(fixed)
+
+
 # -- functions, branches, versions -----------------------------------------------------------------
 
 
