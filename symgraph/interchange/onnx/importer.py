@@ -88,6 +88,8 @@ class Scope:
 
     #: What stands before the names of its values.
     prefix: str
+    #: What stands before the names of its weights, which all rounds of a loop have in common.
+    weights: str
     #: The versions of operators by domain.
     opsets: Mapping[str, int]
     values: dict[str, Value | None] = field(default_factory=dict)
@@ -95,6 +97,10 @@ class Scope:
     #: The attributes of the function's call.
     attrs: Mapping[str, Any] | None = None
     depth: int = 0
+    #: How many nodes read a value, those of graphs within nodes too.
+    readers: Counter[str] = field(default_factory=Counter)
+    #: Values that something outside reads, too, or another round of a loop.
+    lent: frozenset[str] = frozenset()
 
     def find(self, name: str) -> Value | None:
         """Return a value; GraphError if no node before makes it."""
@@ -105,6 +111,12 @@ class Scope:
             scope = scope.outer
         raise GraphError(f"reads {name!r}, which no input, initializer or earlier node is")
 
+    def shared(self, name: str) -> bool:
+        """Return whether more than one node reads a value."""
+        if name in self.values or self.outer is None:
+            return self.readers[name] > 1 or name in self.lent
+        return self.outer.shared(name)
+
 
 class Importer:
     """The import of one model."""
@@ -113,7 +125,6 @@ class Importer:
         self.model, self.folder = model, folder
         self.network = Network()
         self.functions = {_key(f.domain, f.name): f for f in model.functions}
-        self.readers: Counter[str] = Counter()
         self.fixed_batch = 0
         self.nodes = 0
         #: The stages and devices of nodes that the file states, as groups; see plans.py.
@@ -127,12 +138,10 @@ class Importer:
     ) -> Symbol:
         """Convert the graph."""
         graph = self.model.graph
-        scope = Scope("", opsets(self.model))
+        scope = Scope("", "", opsets(self.model), readers=readers(graph))
         require_support(self.model, scope.opsets)
         if graph.sparse_initializer:
             raise GraphError("it has sparse initializers, which are not supported")
-        self.readers.update(name for node in graph.node for name in node.input)
-        self.readers.update(o.name for o in graph.output)
         self.network.kept.update(o.name for o in graph.output)
         others = [node for node in graph.node if node.op_type not in ("MatMul", "Gemm")]
         self.network.kept.update(name for node in others for name in node.input)
@@ -168,7 +177,7 @@ class Importer:
         for tensor in graph.initializer:
             array = tensor_array(tensor, self.folder)
             learned = array.ndim > 0 and array.dtype.kind not in "biu"
-            name = scope.prefix + tensor.name
+            name = scope.weights + tensor.name
             scope.values[tensor.name] = Known((array, array), name, learned)
 
     def _input(self, each: Input) -> Traced:
@@ -240,8 +249,8 @@ class Importer:
                 function, proto, inputs, attrs, scope, opsets(function, scope.opsets[""])
             )
         opset = scope.opsets[""]
-        stem = scope.prefix + next((o for o in proto.output if o), proto.name or proto.op_type)
-        self.network.stem = stem
+        label = next((o for o in proto.output if o), proto.name or proto.op_type)
+        self.network.stem = scope.prefix + label
         self.network.emitted.clear()
         node = OnnxNode(
             proto.op_type,
@@ -251,11 +260,12 @@ class Importer:
             inputs,
             [bool(o) for o in proto.output],
             self.network,
-            lambda graph, values, name: self.subgraph(graph, values, f"{stem}/{name}", scope),
+            lambda graph, values, name: self.subgraph(graph, values, label, name, scope),
             self.fixed_batch,
         )
-        names = [scope.prefix + o for o in proto.output]
-        shared = any(self.readers[name] > 1 for name in proto.input)
+        lead = scope.weights if proto.op_type == "Constant" else scope.prefix
+        names = [lead + o for o in proto.output]
+        shared = any(scope.shared(name) for name in proto.input)
         folded = fold(node, names, shared) if not domain else None
         if folded is not None:
             self.network.count_made(*(a for value in folded for a in value.arrays))
@@ -298,20 +308,49 @@ class Importer:
         defaults = attributes(_Attributes(body.attribute_proto), self.folder)
         stem = next((o for o in proto.output if o), proto.op_type)
         inner = Scope(
-            f"{scope.prefix}{stem}/", versions, attrs={**defaults, **attrs}, depth=scope.depth + 1
+            f"{scope.prefix}{stem}/",
+            f"{scope.weights}{stem}/",
+            versions,
+            attrs={**defaults, **attrs},
+            depth=scope.depth + 1,
+            readers=readers(body),
+            lent=frozenset(
+                given
+                for given, name in zip(body.input, proto.input, strict=False)
+                if scope.shared(name)
+            ),
         )
         inner.values.update(dict.fromkeys(body.input))
         inner.values.update(zip(body.input, inputs, strict=False))
         self.walk(body.node, inner)
         return [inner.values.get(name) for name in body.output]
 
-    def subgraph(self, graph: Any, values: Sequence[Value], name: str, outer: Scope) -> list[Value]:
-        """Convert a graph of an attribute, such as a branch of If; return its outputs."""
-        inner = Scope(f"{name}/", outer.opsets, outer=outer, depth=outer.depth + 1)
-        inner.attrs = outer.attrs
+    def subgraph(
+        self, graph: Any, values: Sequence[Value], label: str, name: str, outer: Scope
+    ) -> list[Value]:
+        """Convert a graph of an attribute; return its outputs.
+
+        Args:
+            graph: The graph.
+            values: Its inputs.
+            label: The node that has it.
+            name: The branch of If, or the number of a loop's round.
+            outer: The scope of the node.
+        """
+        stem = f"{outer.weights}{label}/"
+        inner = Scope(
+            f"{outer.prefix}{label}/{name}/",
+            stem if name.isdecimal() else f"{stem}{name}/",
+            outer.opsets,
+            outer=outer,
+            attrs=outer.attrs,
+            depth=outer.depth + 1,
+            readers=readers(graph),
+        )
         self._count(inner)
         self._initialize(graph, inner)
         inner.values.update(zip([i.name for i in graph.input], values, strict=False))
+        inner.lent = frozenset(inner.values if name.isdecimal() else ())
         self.walk(graph.node, inner)
         found = [inner.find(o.name) for o in graph.output]
         return [value for value in found if value is not None]
@@ -331,6 +370,18 @@ class _Attributes:
     """What `attributes` reads of a node."""
 
     attribute: Sequence[Any]
+
+
+def readers(graph: Any, times: int = 1) -> Counter[str]:
+    """Count how often the values of a graph or function are read; in a loop, more than once."""
+    found = Counter({getattr(o, "name", o): times for o in graph.output})
+    for proto in graph.node:
+        found.update(list(proto.input) * times)
+        again = 2 if proto.op_type in ("Loop", "Scan") else times
+        for attribute in proto.attribute:
+            if attribute.HasField("g"):
+                found.update(readers(attribute.g, again))
+    return found
 
 
 def _domain(name: str) -> str:

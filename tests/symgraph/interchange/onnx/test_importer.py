@@ -314,6 +314,36 @@ def test_functions_of_the_model_are_taken_apart():
     np.testing.assert_allclose(got, np.where(x < 0, -x, -0.3 * x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("op", ["Transpose", "Identity", "Constant"])
+@pytest.mark.parametrize("own", [True, False])
+def test_rounds_of_a_loop_have_their_weights_in_common(op, own):
+    """Also where the body moves their elements, or holds them itself."""
+    weight = floats(4, 4)
+    tensor = numpy_helper.from_array(weight, "w")
+    first = node(op, [], ["m"], value=tensor) if op == "Constant" else node(op, ["w"], ["m"])
+    nodes = [first, node("MatMul", ["h", "m"], ["p"]), node("Add", ["p", "part"], ["g"])]
+    given, made = [value("h", None), value("part", None)], [value("g", None)]
+    body = helper.make_graph(nodes, "body", given, made, [tensor] if own else [])
+    scan = node("Scan", ["h0", "x"], ["y"], body=body, num_scan_inputs=1)
+    outside = {} if own else {"w": weight}
+    proto = model([scan], {"h0": ["N", 4], "x": [3, "N", 4]}, ["y"], **outside)
+    _, args, _ = check(proto, 2, h0=(None, 4), x=(3, None, 4))
+    assert len(args) == 1
+
+
+def test_calls_of_functions_have_a_weight_in_common():
+    nodes = [node("Transpose", ["k"], ["m"]), node("MatMul", ["a", "m"], ["b"])]
+    body = helper.make_function(
+        "my", "Dense", ["a", "k"], ["b"], nodes, [helper.make_opsetid("", 17)]
+    )
+    calls = [helper.make_node("Dense", [i, "w"], [o], domain="my") for i, o in ("xh", "hy")]
+    proto = model(calls, {"x": ["N", 4]}, ["y"], w=floats(4, 4))
+    proto.functions.append(body)
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    _, args, _ = check(proto, 2, x=(None, 4))
+    assert list(args) == ["w"]
+
+
 def test_a_known_branch_is_taken():
     def graph(name, op):
         return helper.make_graph([node(op, ["x"], [name])], name, [], [value(name, None)])
