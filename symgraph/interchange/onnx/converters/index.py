@@ -110,7 +110,9 @@ def gather_nd(node: OnnxNode) -> Traced:
     x, index = node.x, node.tensor(1)
     batch = node.attr("batch_dims", 0)
     flat, rest = tuple_index(node, x, index, batch)
-    whole = x.reshaped(((-1, *rest), (-1, *rest)))
+    merged = x.rank - len(rest)
+    dims = [(math.prod(d[:merged]), *d[merged:]) for d in x.dims]
+    whole = x.reshaped((dims[0], dims[1]))
     return whole.call("take", flat, axis=0, axisless=not flat.rank and not rest)
 
 
@@ -125,23 +127,23 @@ def tuple_index(
         index: The indices, whose last axis holds one for each axis.
         batch: The number of first axes that data and indices have in common.
     """
-    node.require(all(x.shape) and all(index.shape), "indexes values along the batch")
     count = index.shape[-1]
-    node.require(count <= x.rank - batch, f"indexes {count} axes of {x.shape}")
+    node.require(0 < count <= x.rank - batch, f"indexes {count} axes of {x.shape}")
     lead = x.shape[: batch + count]
+    node.require(all(lead) and all(index.shape[:batch]), "indexes values along the batch")
     rest = x.shape[batch + count :]
     strides = strides_of(lead)
     shape = index.shape[:-1]
-    base = np.zeros(bounded(shape), np.int64)
+    base: Array = np.zeros([1] * len(shape), np.int64)
     for a in range(batch):
         form = [-1 if b == a else 1 for b in range(len(shape))]
         base = base + np.arange(shape[a]).reshape(form) * strides[a]
+        bounded(base.shape)
     total: Traced | None = None
     for j in range(count):
         column = without_axis(index.sliced(index.rank - 1, j, j + 1), index.rank - 1)
         step = non_negative(column, lead[batch + j]) * float(strides[batch + j])
         total = step if total is None else total + step
-    node.require(total is not None, "has indices without elements")
     assert total is not None
     return (total + numbers(node, base, index.dtype, "base") if batch else total), rest
 
@@ -189,6 +191,7 @@ def scatter_elements(node: OnnxNode) -> Traced:
 @converts("ScatterND")
 def scatter_nd(node: OnnxNode) -> Traced:
     x, index, updates = node.x, node.tensor(1), node.tensor(2)
+    node.require(all(x.shape) and all(index.shape), "places values along the batch")
     flat, rest = tuple_index(node, x, index)
     return scattered(node, x, flat, updates, rest)
 

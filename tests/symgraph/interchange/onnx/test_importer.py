@@ -285,6 +285,20 @@ def test_resize_to_sizes_that_hold_the_batch():
         sg.onnx.import_model(fixed)
 
 
+def test_gather_nd_beside_the_batch():
+    """PyTorch's x[:, [0, 2]], and a table that each sample looks up."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node("GatherND", ["t", "rows"], ["g"]),
+        node("Transpose", ["g"], ["y"], perm=[1, 0, 2]),
+        node("Cast", ["x"], ["places"], to=INT),
+        node("GatherND", ["table", "places"], ["z"]),
+    ]
+    rows = np.array([[0], [-1], [2]])
+    proto = model(nodes, {"x": ["N", 3, 2]}, ["y", "z"], rows=rows, table=floats(8, 8, 2))
+    check(proto, 1, 4, x=(None, 3, 2))
+
+
 # -- functions, branches, versions -----------------------------------------------------------------
 
 
