@@ -17,7 +17,7 @@ from symgraph.core.types import Array
 from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.sym import Group
 from symgraph.frontend.symbol import Symbol
-from symgraph.interchange.onnx.folding import fold
+from symgraph.interchange.onnx.folding import SIZES, fold
 from symgraph.interchange.onnx.inputs import Input, read_inputs, without_elements
 from symgraph.interchange.onnx.node import OnnxNode
 from symgraph.interchange.onnx.package import function_of, onnx_package
@@ -127,6 +127,8 @@ class Importer:
         self.functions = {_key(f.domain, f.name): f for f in model.functions}
         self.fixed_batch = 0
         self.nodes = 0
+        #: Values on which shapes depend, so that they are no weights.
+        self.measures: set[str] = set()
         #: The stages and devices of nodes that the file states, as groups; see plans.py.
         self.plan = _plan_of(model)
 
@@ -145,6 +147,7 @@ class Importer:
         self.network.kept.update(o.name for o in graph.output)
         others = [node for node in graph.node if node.op_type not in ("MatMul", "Gemm")]
         self.network.kept.update(name for node in others for name in node.input)
+        self.measures = measures(graph.node, scope)
         self._initialize(graph, scope)
         infos = [i for i in graph.input if i.name not in scope.values]
         for name, given in constants.items():
@@ -176,7 +179,8 @@ class Importer:
         """Add the initializers of a graph to its scope."""
         for tensor in graph.initializer:
             array = tensor_array(tensor, self.folder)
-            learned = array.ndim > 0 and array.dtype.kind not in "biu"
+            numbers = array.ndim > 0 and array.dtype.kind not in "biu"
+            learned = numbers and tensor.name not in self.measures
             name = scope.weights + tensor.name
             scope.values[tensor.name] = Known((array, array), name, learned)
 
@@ -381,6 +385,18 @@ def readers(graph: Any, times: int = 1) -> Counter[str]:
         for attribute in proto.attribute:
             if attribute.HasField("g"):
                 found.update(readers(attribute.g, again))
+    return found
+
+
+def measures(protos: Sequence[Any], scope: Scope) -> set[str]:
+    """Return the values that must be known to convert nodes, and those they are computed from."""
+    found: set[str] = set()
+    for proto in reversed(in_order(protos, scope)):
+        converter = converter_of(proto.op_type, scope.opsets[""])
+        places = converter.known if converter else ()
+        found.update(proto.input[p] for p in places if p < len(proto.input))
+        if proto.op_type not in SIZES and not found.isdisjoint(filter(None, proto.output)):
+            found.update(proto.input)
     return found
 
 

@@ -16,7 +16,7 @@ from benchmarks.parity.onnx_nodes import halved, on_devices
 from symgraph.core.errors import GraphError
 from symgraph.core.reference import evaluate
 from symgraph.frontend.lower import lower
-from tests.helpers.onnx_graphs import INT, model, node, value
+from tests.helpers.onnx_graphs import FLOAT, INT, model, node, value
 
 RNG = np.random.default_rng(0)
 
@@ -283,6 +283,22 @@ def test_resize_to_sizes_that_hold_the_batch():
     fixed = model(nodes[2:], {"x": ["N", 2, 3, 4]}, ["y"], sizes=np.array([2, 2, 5, 3]))
     with pytest.raises(GraphError, match=r"resizes the batch of \(0, 2, 3, 4\) to \(2, 2, 5, 3\)"):
         sg.onnx.import_model(fixed)
+
+
+def test_sizes_are_computed_from_initializers_of_floats():
+    """As TensorFlow's exporters and simplifiers write what PyTorch has as constants in nodes."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=FLOAT),
+        node("Mul", ["f", "factors"], ["p"]),
+        node("Floor", ["p"], ["q"]),
+        node("Cast", ["q"], ["sizes"], to=INT),
+        node("Resize", ["x", "", "", "sizes"], ["y"]),
+    ]
+    factors = np.array([1, 1, 2, 1.5], "float32")
+    proto = model(nodes, {"x": ["N", 2, 3, 4]}, ["y"], factors=factors)
+    _, args, _ = check(proto, 1, 3, x=(None, 2, 3, 4))
+    assert "factors" not in args
 
 
 def test_gather_nd_beside_the_batch():
