@@ -319,6 +319,6 @@ class Network:
                 base = Known((row, row), f"{known.name}_row", known.learned)
                 return spread(self.constant(base), known.dims)
         raise GraphError(
-            f"{known.name!r} depends on the size of the batch: read the file with a batch of fixed "
-            "size (dims={...})"
+            f"{known.name!r} depends on the size of the batch: give the inputs one of fixed size "
+            "by shapes={...}"
         )

@@ -315,6 +315,20 @@ def test_gather_nd_beside_the_batch():
     check(proto, 1, 4, x=(None, 3, 2))
 
 
+def test_a_size_that_the_network_computes_with_says_what_to_give():
+    nodes = [
+        node("Size", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=FLOAT),
+        node("Div", ["x", "f"], ["y"]),
+    ]
+    proto = model(nodes, {"x": ["N", 3]}, ["y"])
+    with pytest.raises(GraphError, match=r"'f' depends on .* one of fixed size by shapes=\{"):
+        sg.onnx.import_model(proto)
+    x = floats(2, 3)
+    fixed = sg.onnx.import_model(proto, shapes={"x": (2, 3)})
+    np.testing.assert_allclose(run(fixed, x=x)[0], x / 6, rtol=1e-6)
+
+
 # -- functions, branches, versions -----------------------------------------------------------------
 
 
