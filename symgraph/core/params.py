@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from symgraph.core.errors import GraphError, ShapeError, nearest
 from symgraph.core.types import DTYPES, dtype_name
 
 REQUIRED = object()
+LONGS = re.compile(r"(?<=\d)L\b")  # of Python 2, whose MXNet wrote (1L, 1L)
 LARGEST = 2**63 - 1  # what MXNet's integers hold
 MAX_PARTS = 100_000  # inputs or outputs of one call
 INTS = "int | Sequence[int]"  # the type of a tuple of ints, of which one stands for itself
@@ -49,7 +51,7 @@ def literal(raw: Any) -> Any:
     if not isinstance(raw, str):
         return raw
     try:
-        return ast.literal_eval(raw)
+        return ast.literal_eval(LONGS.sub("", raw))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return raw
 

@@ -188,6 +188,15 @@ def test_older_spellings_of_attributes_load():
     assert net.infer_shape(data=(5, 3))[1] == [(5, 2)]
 
 
+def test_long_integers_of_python_2_load():
+    """As str((3L, 3L)) wrote them; MXNet reads over the letter."""
+    data = sym.Variable("data")
+    net = sym.Convolution(data, kernel=(3, 3), num_filter=4, no_bias=True, name="conv")
+    text = net.tojson().replace('"(3, 3)"', '"(3L, 3L)"').replace('"4"', '"4L"')
+    assert text != net.tojson()
+    assert sym.load_json(text).tojson() == net.tojson()
+
+
 def test_an_unsupported_operator_is_named_with_its_node():
     text = json.dumps(MXNET_FILE).replace('"SliceChannel"', '"SliceChanel"')
     with pytest.raises(
