@@ -262,7 +262,7 @@ class Importer:
             opset,
             attrs,
             inputs,
-            [bool(o) for o in proto.output],
+            [bool(o) and scope.readers[o] > 0 for o in proto.output],
             self.network,
             lambda graph, values, name: self.subgraph(graph, values, label, name, scope),
             self.fixed_batch,

@@ -315,6 +315,14 @@ def test_gather_nd_beside_the_batch():
     check(proto, 1, 4, x=(None, 3, 2))
 
 
+def test_outputs_that_nothing_reads_are_not_asked_for():
+    """Places of maxima, which old exporters name whether or not they are read."""
+    pool = node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2])
+    check(model([pool], {"x": ["N", 1, 4]}, ["y"]), 1, 3, x=(None, 1, 4))
+    with pytest.raises(GraphError, match="Indices"):
+        sg.onnx.import_model(model([pool], {"x": ["N", 1, 4]}, ["y", "places"]))
+
+
 def test_a_size_that_the_network_computes_with_says_what_to_give():
     nodes = [
         node("Size", ["x"], ["s"]),
