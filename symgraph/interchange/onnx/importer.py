@@ -18,7 +18,7 @@ from symgraph.frontend.attribute import AttrScope
 from symgraph.frontend.sym import Group
 from symgraph.frontend.symbol import Symbol
 from symgraph.interchange.onnx.folding import SIZES, fold
-from symgraph.interchange.onnx.inputs import Input, read_inputs, without_elements
+from symgraph.interchange.onnx.inputs import Input, constant_of, read_inputs, without_elements
 from symgraph.interchange.onnx.node import OnnxNode
 from symgraph.interchange.onnx.package import function_of, onnx_package
 from symgraph.interchange.onnx.plans import FilePlan, label, plan_of
@@ -151,10 +151,10 @@ class Importer:
         self._initialize(graph, scope)
         infos = [i for i in graph.input if i.name not in scope.values]
         for name, given in constants.items():
-            known = [i.name for i in infos]
+            known = {i.name: i for i in infos}
             if name not in known:
                 raise GraphError(f"constants: no input {name!r}; {nearest(name, known)}")
-            array = np.asarray(given)
+            array = constant_of(known[name], given)
             scope.values[name] = Known((array, array), name)
         infos = [i for i in infos if i.name not in scope.values]
         for info in [i for i in infos if i.name not in shapes]:

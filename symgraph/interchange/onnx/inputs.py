@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from symgraph.core.errors import GraphError, nearest
-from symgraph.core.types import Array, TensorType
+from symgraph.core.types import Array, TensorType, is_float
 from symgraph.interchange.onnx.reader import dtype_of
 from symgraph.interchange.values import BATCHES
 
@@ -57,6 +57,16 @@ def dims_of(info: Any) -> list[Dim]:
     return found
 
 
+def constant_of(info: Any, given: Any) -> Array:
+    """Return a value given for an input in the input's dtype; GraphError if that changes it."""
+    dtype = dtype_of(info.type.tensor_type.elem_type, f"input {info.name!r}")
+    array = np.asarray(given)
+    made = array.astype(dtype)
+    if not is_float(str(made.dtype)) and not np.array_equal(made, array):
+        raise GraphError(f"constants: {info.name!r} is of {made.dtype}, but {given!r} is given")
+    return made
+
+
 def without_elements(info: Any) -> Array | None:
     """Return the value of an input that has an axis of length 0; None for any other input."""
     if info.type.WhichOneof("value") != "tensor_type":
@@ -76,7 +86,7 @@ def read_inputs(
 
     Args:
         infos: The ValueInfoProtos of the inputs.
-        shapes: Shapes by name in place of the file's, 0 for the batch.
+        shapes: Shapes by name in place of the file's, 0 (or None or -1) for the batch.
         batch_axis: The axis of all inputs where the batch lies, if the file does not tell.
 
     Raises:
@@ -94,7 +104,7 @@ def read_inputs(
         if given is None:
             dims[info.name] = dims_of(info)
             continue
-        dims[info.name] = list(given)
+        dims[info.name] = [d if isinstance(d, str) or not d or d > 0 else 0 for d in given]
         if info.type.tensor_type.HasField("shape"):
             for old, new in zip(dims_of(info), given, strict=False):
                 if isinstance(old, str):
@@ -114,6 +124,8 @@ def read_inputs(
 def _free(dims: dict[str, list[Dim]], axis: int) -> int:
     """Open an axis of all inputs; return its length in the file."""
     found = {row[axis] for row in dims.values() if len(row) > axis}
+    if not found:
+        raise GraphError(f"batch_axis={axis}: no input has so many axes")
     if len(found) != 1:
         raise GraphError(f"batch_axis={axis}: the inputs have the lengths {found} there")
     for row in dims.values():

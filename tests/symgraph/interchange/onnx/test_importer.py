@@ -122,6 +122,25 @@ def test_other_open_dimensions_are_given():
     np.testing.assert_allclose(run(imported, ids=ids)[0], expected(proto, ids=ids)[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("batch", [0, None, -1])
+def test_the_batch_in_a_given_shape(batch):
+    proto = model([node("Tanh", ["x"], ["y"])], {"x": ["batch", "seq"]}, ["y"])
+    net, _, _ = sg.onnx.import_model(proto, shapes={"x": (batch, 5)})
+    assert net.attr_dict()["x"]["__shape__"] == "(0, 5)"
+    with pytest.raises(GraphError, match="batch_axis=2: no input has so many axes"):
+        sg.onnx.import_model(proto, batch_axis=2)
+
+
+def test_constants_that_are_given_have_the_inputs_dtype():
+    proto = model([node("Add", ["x", "c"], ["y"])], {"x": ["N", 2], "c": [2]}, ["y"])
+    x = floats(3, 2)
+    got = run(sg.onnx.import_model(proto, constants={"c": [0.5, 1.5]}), x=x)[0]
+    np.testing.assert_array_equal(got, x + np.array([0.5, 1.5], "float32"))
+    proto.graph.input[1].type.tensor_type.elem_type = INT
+    with pytest.raises(GraphError, match=r"'c' is of int64, but \[0.5, 1.5\] is given"):
+        sg.onnx.import_model(proto, constants={"c": [0.5, 1.5]})
+
+
 # -- shapes that are computed ----------------------------------------------------------------------
 
 
