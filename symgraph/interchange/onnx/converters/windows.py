@@ -115,9 +115,9 @@ def transposed_convolution(node: OnnxNode) -> Traced:
     window = window_of(unpadded, lengths, weight.shape[2:])
     extra = node.attr("output_padding") or [0] * rank
     before, after = crops(node, lengths, window, extra)
-    inputs = [weight] if bias is None else [weight, bias]
     plain = before == after and min(before) >= 0
     plain = plain and all(o < s for o, s in zip(extra, window.stride, strict=True))
+    inputs = [weight, bias] if plain and bias is not None else [weight]
     y = x.call(
         "Deconvolution",
         *inputs,
@@ -128,14 +128,14 @@ def transposed_convolution(node: OnnxNode) -> Traced:
         adj=extra if plain else [0] * rank,
         num_filter=weight.shape[1] * node.attr("group", 1),
         num_group=node.attr("group", 1),
-        no_bias=bias is None,
+        no_bias=len(inputs) == 1,
     )
     if plain:
         return y
-    behind = [o - a for o, a in zip(extra, after, strict=True)]
-    node.require(max(behind) <= 0 or bias is None, "adds elements behind a bias")
-    sides = [(-b, o) for b, o in zip(before, behind, strict=True)]
-    return padded(node, y, [(0, 0), (0, 0), *sides])
+    sides = [(-b, o - a) for b, o, a in zip(before, extra, after, strict=True)]
+    y = padded(node, y, [(0, 0), (0, 0), *sides])
+    shape = (1, y.shape[1], *[1] * rank)
+    return y if bias is None else y + bias.reshaped((shape, shape))
 
 
 def crops(node: OnnxNode, lengths: Sequence[int], window: Window, extra: Ints) -> tuple[Ints, Ints]:

@@ -334,6 +334,13 @@ def test_gather_nd_beside_the_batch():
     check(proto, 1, 4, x=(None, 3, 2))
 
 
+def test_transposed_convolution_with_a_bias_and_elements_behind():
+    attrs = {"strides": [2, 2], "pads": [1, 0, 0, 1], "output_padding": [1, 0]}
+    nodes = [node("ConvTranspose", ["x", "w", "b"], ["y"], **attrs)]
+    weights = {"w": floats(3, 2, 3, 3), "b": floats(2)}
+    check(model(nodes, {"x": ["N", 3, 4, 5]}, ["y"], **weights), 1, 3, x=(None, 3, 4, 5))
+
+
 def test_outputs_that_nothing_reads_are_not_asked_for():
     """Places of maxima, which old exporters name whether or not they are read."""
     pool = node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2])
