@@ -132,7 +132,10 @@ class _Reader:
         if kind in (DENSE, DENSE_OR_SCALAR):
             (storage,) = self.take("i")
             if storage:
-                raise ValueError(f"an array of storage {storage} is not dense")
+                raise ValueError(
+                    f"an array of storage {storage} is not dense: in MXNet, save what its "
+                    "tostype('default') returns"
+                )
             shape = self.axes(self.take("I")[0], "q")
         elif kind == WITHOUT_STORAGE:
             shape = self.axes(self.take("I")[0], "q")
@@ -144,7 +147,10 @@ class _Reader:
             raise ValueError("an array without shape, which was never filled")
         *_, number = self.take("iii")
         if min(shape, default=0) < 0 or not 0 <= number < len(CODES):
-            raise ValueError(f"an array of shape {shape} and dtype number {number}")
+            known = ", ".join(f"{i} {name}" for i, name in enumerate(CODES))
+            raise ValueError(
+                f"an array of shape {shape} and dtype number {number}; dtypes are {known}"
+            )
         dtype = np.dtype(CODES[number])
         elements = self.raw(math.prod(shape) * dtype.itemsize)
         return np.frombuffer(elements, dtype).reshape(shape).copy()

@@ -170,7 +170,8 @@ def test_arrays_of_old_files(tmp_path):
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (struct.pack("<Ii", 0xF993FAC9, 1), "of storage 1 is not dense"),
+        (struct.pack("<Ii", 0xF993FAC9, 1), "of storage 1 is not dense: .* tostype"),
+        (struct.pack("<IiIqiii", 0xF993FAC9, 0, 1, 4, 1, 0, 12), "number 12; dtypes are 0"),
         (struct.pack("<IiI", 0xF993FAC9, 0, 2**31), "of 2147483648 axes"),
         (struct.pack("<IiIqq", 0xF993FAC9, 0, 2, 2**62, 4) + bytes(12), "ends at byte"),
         (struct.pack("<IiIq", 0xF993FAC9, 0, 1, -4) + bytes(12), r"shape \(-4,\)"),
