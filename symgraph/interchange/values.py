@@ -206,6 +206,7 @@ class Network:
     #: Matrices that stay as they are in the file, since others read them.
     kept: set[str] = field(default_factory=set)
     _constants: dict[str, Traced] = field(default_factory=dict)
+    _arrays: dict[str, Array] = field(default_factory=dict)
     #: Those of the constants that are stored transposed.
     _turned: set[str] = field(default_factory=set)
     _made: int = 0
@@ -268,6 +269,7 @@ class Network:
         Raises:
             GraphError: Its dtype is not one of symgraph's, it is empty, or too large.
         """
+        known = self._own_name(known)
         done = self._constants.get(known.name)
         if done is None:
             done = self._parameter(known, learned) if known.fixed else self._along_batch(known)
@@ -276,6 +278,7 @@ class Network:
 
     def turned_matrix(self, known: Known) -> Traced:
         """Return a known matrix transposed, as a parameter that is stored so if none is yet."""
+        known = self._own_name(known)
         name, array = known.name, known.arrays[0]
         if name not in self._constants and name not in self.kept:
             dense = min(array.strides, default=1) > 0
@@ -286,6 +289,14 @@ class Network:
         if name in self._turned:
             return self._constants[name]
         return self.constant(known, learned=True).transposed([1, 0])
+
+    def _own_name(self, known: Known) -> Known:
+        """Return a known value with another name, if its own is that of another value."""
+        array = known.arrays[0]
+        other = self._arrays.setdefault(known.name, array)
+        if other is array or (other.dtype == array.dtype and np.array_equal(other, array)):
+            return known
+        return self._own_name(known._replace(name=f"{known.name}_"))
 
     def count_made(self, *arrays: Array) -> None:
         """Count arrays that were computed from the file; GraphError if they become too large."""

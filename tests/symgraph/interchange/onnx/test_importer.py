@@ -422,6 +422,21 @@ def test_calls_of_functions_have_a_weight_in_common():
     assert list(args) == ["w"]
 
 
+def test_a_functions_constant_may_be_called_as_a_weight_is():
+    tensor = numpy_helper.from_array(floats(4, 4))
+    nodes = [node("Constant", [], ["w"], value=tensor), node("MatMul", ["x", "w"], ["y"])]
+    body = helper.make_function("my", "Dense", ["x"], ["y"], nodes, [helper.make_opsetid("", 17)])
+    calls = [
+        helper.make_node("Dense", ["x"], ["h"], domain="my"),
+        node("MatMul", ["h", "h/w"], "y"),
+    ]
+    proto = model(calls, {"x": ["N", 4]}, ["y"], **{"h/w": floats(4, 4)})
+    proto.functions.append(body)
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    _, args, _ = check(proto, 2, x=(None, 4))
+    assert sorted(args) == ["h/w", "h/w_"]
+
+
 def test_a_known_branch_is_taken():
     def graph(name, op):
         return helper.make_graph([node(op, ["x"], [name])], name, [], [value(name, None)])
