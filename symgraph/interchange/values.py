@@ -27,6 +27,8 @@ from symgraph.ops.elementwise import BROADCAST, SAME
 BATCHES = (12, 24)  # with many factors, so that a part of the batch is whole in both
 MOST_MADE = 1 << 30  # bytes of constants that are computed, and that the file does not hold
 FROZEN = {"__lr_mult__": "0.0", "__wd_mult__": "0.0"}
+DECAYS = {"__wd_mult__": "1.0"}
+MXNETS = ("_weight", "_gamma", "_bias", "_beta")  # names by which optimizers know what decays
 
 
 class Known(NamedTuple):
@@ -315,7 +317,8 @@ class Network:
         type_ = TensorType(array.shape or (1,), known.dtype)
         trains = (learned or known.learned) and array.dtype.kind not in "biu"
         self.names.taken.add(known.name)
-        made = self.variable(known.name, (type_, type_), **({} if trains else FROZEN))
+        attrs = {} if known.name.endswith(MXNETS) else DECAYS
+        made = self.variable(known.name, (type_, type_), **(attrs if trains else FROZEN))
         self.args[known.name] = array.reshape(type_.shape)
         return made.as_scalar(not array.ndim)
 

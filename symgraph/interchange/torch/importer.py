@@ -37,7 +37,7 @@ from symgraph.interchange.torch import (
 from symgraph.interchange.torch.archive import KIND, Archive
 from symgraph.interchange.torch.call import CONVERTERS, Call, Unsupported, Value, stored
 from symgraph.interchange.torch.program import Free, Node, Program, Ref, read_program
-from symgraph.interchange.values import FROZEN
+from symgraph.interchange.values import DECAYS, FROZEN
 
 assert arithmetic
 assert composed
@@ -56,7 +56,6 @@ VIEWS = re.compile(
 )
 SAME = re.compile(r"dropout|feature_dropout|alpha_dropout|to|type_as")  # if nothing changes
 STATISTICS = ("running_mean", "running_var")
-DECAYS = {"__wd_mult__": "1.0"}
 NEVER = 1 << 62
 NO_GRAD = "higher_order.wrap_with_set_grad_enabled"
 

@@ -202,7 +202,16 @@ def test_constants_are_not_trained_and_scalars_are_numbers():
     assert sorted(args) == ["row", "scale"]
     attrs = net.attr_dict()
     assert attrs["row"]["__lr_mult__"] == "0.0"
-    assert "__lr_mult__" not in attrs.get("scale", {})
+    assert "__lr_mult__" not in attrs["scale"]
+
+
+def test_weights_decay_but_for_those_that_mxnet_names_otherwise():
+    nodes = [node("Mul", ["x", "a.weight"], ["h"]), node("Add", ["h", "b_bias"], ["y"])]
+    weights = {"a.weight": floats(4), "b_bias": floats(4)}
+    net, _, _ = sg.onnx.import_model(model(nodes, {"x": ["N", 4]}, ["y"], **weights))
+    rule, attrs = sg.optimizer.SGD(wd=0.5), net.attr_dict()
+    decays = [rule.rates(name, 1, attrs.get(name, {}))[1] for name in weights]
+    assert decays == [0.5, 0.0]
 
 
 def test_a_weight_that_is_moved_is_one_parameter_unless_others_read_it():
