@@ -93,12 +93,7 @@ def running(x: torch.Tensor) -> torch.Tensor:
 
 def composed(x: torch.Tensor) -> torch.Tensor:
     z, kinds = x.flip(1), (F.softshrink, F.hardshrink, torch.exp2, F.tanhshrink)
-    y = (
-        F.threshold(x, 0.1, 20.0)
-        + F.celu(x, 0.7)
-        + torch.lerp(x, z, 0.3)
-        + sum(f(x) for f in kinds)
-    )
+    y = F.threshold(x, 0.1, 20.0) + F.celu(x, 0.7) + torch.lerp(x, z, 0.3)
     y = y + sum(f(x) for f in kinds)
     y = y + F.cosine_similarity(x, z) + F.pairwise_distance(x, z) + F.pairwise_distance(x, z, p=1)
     y = y + torch.std_mean(x, 1)[0] + x.norm(p=1, dim=1) + torch.where(torch.isnan(x), 0.0, x)
