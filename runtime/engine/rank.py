@@ -188,7 +188,7 @@ class Rank:
         self.states = states
 
     def clear_states(self, last: int) -> None:
-        """Start so many samples at the end of the next step from zero states."""
+        """Set the states of the last samples of the next step to zero; `last`: their number."""
         with self.device.use():
             for name, parts in self.states.items():
                 axis, left = self.plan.feeds[name].axis, last

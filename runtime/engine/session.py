@@ -364,7 +364,7 @@ class Session:
             self.body_seconds[run.key].append((end - start) * unit)
 
     def reset_states(self, last: int | None = None) -> None:
-        """Start the next step from zero states; `last`: only so many samples at its end."""
+        """Start the next step from zero states, or only its last `last` samples."""
         for worker in self.workers.values():
             if last is None:
                 worker.start_from({})

@@ -33,7 +33,7 @@ class Draft:
     options: Options
     """The options that programs and memory depend on; some are still open."""
     _cuts: dict[object, Partition] = field(default_factory=dict, repr=False)
-    _merged: dict[object, Graph] = field(default_factory=dict, repr=False)
+    _merged: dict[object, dict[int, Graph]] = field(default_factory=dict, repr=False)
 
     @property
     def micro_batches(self) -> int:
@@ -113,16 +113,17 @@ class Draft:
 
     def _merge(self, size: int, steps: int | None, again: tuple[int, ...]) -> Graph:
         """Return the graph to cut, whether its backward phase will be one or two."""
-        key = size, steps, again
+        key = steps, again
         if key not in self._merged:
             graphs = {
                 n: recompute(graph, self.placement, again, time_segment=steps)
                 for n, graph in self.network.graphs.items()
             }
-            self._merged[key] = merge(
-                graphs.pop(size), self.placement, steps, others=graphs.values()
-            )
-        return self._merged[key]
+            self._merged[key] = {
+                n: merge(graph, self.placement, steps, others=[graphs[m] for m in graphs if m != n])
+                for n, graph in graphs.items()
+            }
+        return self._merged[key][size]
 
     def plan(
         self,

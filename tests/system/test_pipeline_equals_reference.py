@@ -96,7 +96,7 @@ def test_an_unrolled_lstm_in_every_way(schedule, micro_batches):
 
 
 def test_calls_that_are_equal_for_one_sample_alone():
-    """Of micro-batches of 2 and 1, gradients of (N, 4) and (1, 4) were one for N = 1: no plan."""
+    """Plan micro-batches of 2 samples and 1: sums to (N, 4) and (1, 4) are alike for N = 1 only."""
     rng = np.random.default_rng(0)
     with AttrScope(ctx_group="a"):
         x = sym.broadcast_mul(sym.Variable("x"), sym.Variable("scale"))

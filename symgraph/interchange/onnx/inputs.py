@@ -125,7 +125,7 @@ def _free(dims: dict[str, list[Dim]], axis: int) -> int:
     """Open an axis of all inputs; return its length in the file."""
     found = {row[axis] for row in dims.values() if len(row) > axis}
     if not found:
-        raise GraphError(f"batch_axis={axis}: no input has so many axes")
+        raise GraphError(f"batch_axis={axis}: no input has that axis")
     if len(found) != 1:
         raise GraphError(f"batch_axis={axis}: the inputs have the lengths {found} there")
     for row in dims.values():

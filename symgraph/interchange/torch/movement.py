@@ -242,8 +242,14 @@ def looked_up(c: Call, index: Value, axis: int) -> Symbol:
         index = Value(index.meta, array=np.where(array < 0, array + length, array))
     at = c.symbol(index)
     if index.array is None:
-        at = at + (at < 0) * int(length)
+        at = from_start(at, length)
     return sym.take(c.x(), at, axis=axis)
+
+
+def from_start(index: Symbol, length: int) -> Symbol:
+    """Return an index that counts from the start, of one that may count from the end."""
+    made: Symbol = index + (index < 0) * int(length)
+    return made
 
 
 def looked_up_together(c: Call, values: list[Value], axes: list[int]) -> Symbol:
@@ -255,7 +261,7 @@ def looked_up_together(c: Call, values: list[Value], axes: list[int]) -> Symbol:
     at: Any = 0
     for value, axis in zip(values, axes, strict=True):
         own = c.spread(c.symbol(value, "int64"), value.meta.shape, made, "int64")
-        at = at * int(shape[axis]) + (own + (own < 0) * int(shape[axis]))
+        at = at * int(shape[axis]) + from_start(own, shape[axis])
     whole = (*shape[: axes[0]], math.prod(shape[a] for a in axes), *shape[axes[-1] + 1 :])
     return c.reshape(sym.take(c.reshape(c.x(), whole), at, axis=axes[0]), c.out.shape)
 

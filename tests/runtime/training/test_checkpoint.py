@@ -61,7 +61,7 @@ def train(path: Path, *overrides: str) -> tuple[float, dict[str, np.ndarray], Pa
 
 @pytest.fixture(scope="module")
 def run_to(tmp_path_factory):
-    """Give what a run of so many steps leaves, made once: its checkpoints, loss and weights."""
+    """Train to a step, once for all tests; return the checkpoints, the loss and the weights."""
 
     @cache
     def made(steps: int) -> tuple[Path, float, dict[str, np.ndarray]]:
@@ -74,7 +74,7 @@ def run_to(tmp_path_factory):
 
 @pytest.fixture
 def stopped(path, run_to):
-    """Put the checkpoints of a run that stopped after so many steps beside the config."""
+    """Copy the checkpoints of a run that stopped at a step to where the config has them."""
     return lambda steps: shutil.copytree(run_to(steps)[0], path.parent / "saved")
 
 

@@ -127,7 +127,7 @@ def test_the_batch_in_a_given_shape(batch):
     proto = model([node("Tanh", ["x"], ["y"])], {"x": ["batch", "seq"]}, ["y"])
     net, _, _ = sg.onnx.import_model(proto, shapes={"x": (batch, 5)})
     assert net.attr_dict()["x"]["__shape__"] == "(0, 5)"
-    with pytest.raises(GraphError, match="batch_axis=2: no input has so many axes"):
+    with pytest.raises(GraphError, match="batch_axis=2: no input has that axis"):
         sg.onnx.import_model(proto, batch_axis=2)
 
 
