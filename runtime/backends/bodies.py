@@ -36,6 +36,8 @@ from symgraph.core.types import BFLOAT16, Array, Shape, TensorType, Value
 from symgraph.passes.precision import is_parameter_cast
 
 Key = tuple[int, Value]
+#: A parameter, whether it is transposed, and the dtype of the products that it is packed for.
+PackedForm = tuple[str, bool, str]
 
 
 class BoundBody(NamedTuple):
@@ -70,55 +72,39 @@ class Watch(Protocol):
 
 
 class Packed(NamedTuple):
-    """A packed parameter."""
+    """A packed parameter, and whether this rank packs it; else a replica's rank does."""
 
     weight: Array
     buffer: Array
     transposed: bool
-    #: The ranks that read it.
-    ranks: set[int]
+    own: bool
 
 
 class Packs:
     """Parameters packed for products of few rows, anew at the start of every step.
 
-    A parameter that arrives as a message is packed when the body that reads it runs. Replicas whose
-    copies of a parameter are one array have one buffer, which one of them packs.
+    A parameter that arrives as a message is packed when the body that reads it runs.
     """
 
-    def __init__(self, rank: int = 0, buffers: dict[object, Packed] | None = None) -> None:
-        """buffers: Those of all ranks of this process; None: this rank has buffers of its own."""
-        self._rank = rank
-        self.buffers: dict[object, Packed] = {} if buffers is None else buffers
+    def __init__(self, rooms: Mapping[PackedForm, tuple[Array, bool]] = MappingProxyType({})):
+        """rooms: Buffers, and whether this rank packs them; other parameters get new ones."""
+        self._rooms = rooms
+        self.buffers: dict[object, Packed] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of this rank's buffers; of those of several ranks, its part."""
-        mine = [packed for packed in self.buffers.values() if self._rank in packed.ranks]
-        return sum(-(-packed.buffer.nbytes // len(packed.ranks)) for packed in mine)
-
-    def refresh(self, first: int = 0) -> bool:
-        """Pack this rank's part of the parameters; tell whether ranks pack for each other.
-
-        first: how many parameters to leave out.
-        """
-        turns: Counter[tuple[int, ...]] = Counter()
-        for weight, buffer, transposed, readers in islice(self.buffers.values(), first, None):
-            ranks = tuple(sorted(readers))
-            if ranks[turns[ranks] % len(ranks)] == self._rank:
+    def refresh(self, first: int = 0) -> None:
+        """Pack this rank's parameters, but for the first ones."""
+        for weight, buffer, transposed, own in islice(self.buffers.values(), first, None):
+            if own:
                 pack(weight, buffer, transposed)
-            turns[ranks] += 1
-        return any(len(ranks) > 1 for ranks in turns)
 
-    def resident(self, weight: Array, transposed: bool, dtype: Any) -> Array:
+    def resident(self, name: str, weight: Array, transposed: bool, dtype: Any) -> Array:
         """Return the buffer of a parameter, for products in that dtype."""
         key = address(weight), weight.shape, transposed, str(dtype)
-        packed = self.buffers.get(key)
-        if packed is None:  # if another rank has made it by now, there is still only one
-            buffer = packed_buffer(weight, transposed, dtype)
-            packed = self.buffers.setdefault(key, Packed(weight, buffer, transposed, set()))
-        packed.ranks.add(self._rank)
-        return packed.buffer
+        if key not in self.buffers:
+            room, own = self._rooms.get((name, transposed, str(dtype)), (None, True))
+            buffer = packed_buffer(weight, transposed, dtype) if room is None else room
+            self.buffers[key] = Packed(weight, buffer, transposed, own)
+        return self.buffers[key].buffer
 
 
 def packed_buffer(weight: Array, transposed: bool, dtype: Any) -> Array:
@@ -319,12 +305,13 @@ class Binder:
         packing: list[Call] = []
 
         def packed(index: int, transposed: bool) -> Array:
-            dtype, parameter = ins[index].dtype, self.casts.get(named[index].node)
-            if parameter is not None:
-                return self.packs.resident(self.arrays[parameter], transposed, dtype)
+            dtype, name = ins[index].dtype, named[index].node
+            if (parameter := self.casts.get(name)) is not None:
+                weight = self.arrays[parameter]
+                return self.packs.resident(parameter, weight, transposed, dtype)
             place = self.layout.places[body.key.stage, named[index]]
             if self.layout.roots[place.root].fixed is not None:
-                return self.packs.resident(ins[index], transposed, dtype)
+                return self.packs.resident(name, ins[index], transposed, dtype)
             buffer = packed_buffer(ins[index], transposed, dtype)
             packing.append(Call(node.name, pack, (ins[index], buffer, transposed)))
             return buffer

@@ -11,7 +11,7 @@ estimated from their arrays.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ from partitioner.base.aliasing import is_view
 from partitioner.base.remembered import remembered
 from partitioner.base.types import Partition
 from partitioner.cutting.replicas import shared_copies
-from runtime.backends.bodies import LowParameters, packed_type
+from partitioner.memory.packing import to_cache_lines
+from runtime.backends.bodies import LowParameters, PackedForm, packed_type
 from runtime.backends.cpu import attention, conv, gemm, low
 from runtime.backends.cpu.scratch import SCRATCH, WIDE
 from runtime.backends.cuda import BESIDE, KERNELS, rank_memory
@@ -65,51 +66,74 @@ def scratch_bytes(
         for key, body in cut.bodies.items():
             calls[cut.rank(key)] += [(node, body.graph) for node in body.graph]
     within = map(scratch_of, partition.placement.devices, calls)
-    weights = packed_weights(partition, parameters, one_array=one_array)
-    packed = [sum(-(-w.nbytes // w.ranks) for w in of_rank) for of_rank in weights]
+    packed = packed_bytes(packed_weights(partition, parameters, others, one_array=one_array))
     return tuple(map(sum, zip(within, packed, strict=True)))
 
 
 class PackedWeight(NamedTuple):
-    """A parameter that a rank reads packed for the products of a dtype."""
+    """A parameter that is packed for the products of a dtype; see bodies.Packs."""
 
     #: Of replicas that have one array, the first copy.
     name: str
     transposed: bool
     dtype: str
     nbytes: int
-    #: A stage of the rank that reads it.
+    #: The rank that packs it, in its own memory.
+    owner: int
+    #: A stage of that rank.
     stage: int
-    #: How many ranks read it.
-    ranks: int = 1
+    #: How many bytes before the end of that memory it begins.
+    place: int
+    #: Whether other ranks read it too.
+    shared: bool
 
 
 @remembered
 def packed_weights(
-    partition: Partition, parameters: Collection[str], *, one_array: bool = False
-) -> list[list[PackedWeight]]:
-    """List each rank's own parameters that are packed; see bodies.Packs.
+    partition: Partition,
+    parameters: Collection[str],
+    others: Sequence[Partition] = (),
+    *,
+    one_array: bool = False,
+) -> list[dict[PackedForm, PackedWeight]]:
+    """Return what each rank reads packed of its own parameters.
 
-    one_array: See `scratch_bytes`.
+    For the arguments see `scratch_bytes`. Of ranks that have one array of a parameter, the one that
+    packs the least so far packs it.
     """
-    place, casts = partition.placement, LowParameters.of(partition, parameters).casts
+    place = partition.placement
     first = shared_copies(partition, shared_memory=True) if one_array else {}
-    found: list[dict[tuple[str, bool, str], PackedWeight]] = [{} for _ in range(partition.ranks)]
-    for key, body in partition.bodies.items():
-        rank = partition.rank(key)
-        for node in body.graph if place.devices[rank].kind == "cpu" else ():
-            if (wanted := gemm.packed_rows(node, body.graph)) is not None:
-                (name, transposed), type_ = wanted, body.graph.type_of(node.inputs[1])
-                source = body.imports.get(name, Value(name)).node
-                source = casts.get(source, source)
-                if source in parameters and place.rank_of[place.stage_of[source]] == rank:
-                    form = first.get(source, source), transposed, type_.dtype
-                    nbytes = packed_type(type_.shape, transposed, type_.dtype).nbytes
-                    found[rank].setdefault(form, PackedWeight(*form, nbytes, key.stage))
-    readers = Counter(form for of_rank in found for form in of_rank)
+    casts = LowParameters.of(partition, parameters).casts
+    reads: list[dict[PackedForm, PackedForm]] = [{} for _ in range(partition.ranks)]
+    sizes: dict[PackedForm, int] = {}
+    stages: dict[PackedForm, dict[int, int]] = defaultdict(dict)  # of each rank that reads it
+    for cut in (partition, *others):
+        for key, body in cut.bodies.items():
+            rank = cut.rank(key)
+            for node in body.graph if place.devices[rank].kind == "cpu" else ():
+                if (wanted := gemm.packed_rows(node, body.graph)) is not None:
+                    (name, transposed), type_ = wanted, body.graph.type_of(node.inputs[1])
+                    source = body.imports.get(name, Value(name)).node
+                    source = casts.get(source, source)
+                    if source in parameters and place.rank_of[place.stage_of[source]] == rank:
+                        form = first.get(source, source), transposed, type_.dtype
+                        reads[rank][source, transposed, type_.dtype] = form
+                        sizes[form] = packed_type(type_.shape, transposed, type_.dtype).nbytes
+                        stages[form].setdefault(rank, key.stage)
+    known, held = dict[PackedForm, PackedWeight](), [0] * partition.ranks
+    for form in sorted(stages, key=lambda form: len(stages[form])):
+        owner = min(stages[form], key=lambda rank: (held[rank], rank))
+        held[owner] += to_cache_lines(sizes[form])
+        at, shared = (owner, stages[form][owner], held[owner]), len(stages[form]) > 1
+        known[form] = PackedWeight(*form, sizes[form], *at, shared)
+    return [{own: known[form] for own, form in of_rank.items()} for of_rank in reads]
+
+
+def packed_bytes(weights: Sequence[Mapping[PackedForm, PackedWeight]]) -> list[int]:
+    """Return the bytes of the parameters that each rank packs; weights: see `packed_weights`."""
     return [
-        [weight._replace(ranks=readers[form]) for form, weight in of_rank.items()]
-        for of_rank in found
+        max([w.place for w in of_rank.values() if w.owner == rank], default=0)
+        for rank, of_rank in enumerate(weights)
     ]
 
 

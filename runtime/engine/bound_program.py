@@ -88,7 +88,7 @@ class Bind:
         self.kinds, self.partitions = rank.parts.kinds, rank.parts.partitions
         self.edges = {kind: {e.tag: e for e in p.edges} for kind, p in self.partitions.items()}
         fixed, parameters = rank.fixed, frozenset(rank.plan.parameters)
-        packs, context, device = rank.resources.packs, rank.context, rank.device
+        packs, context, device = rank.packs, rank.context, rank.device
         self.binders: dict[Kind, Binder] = {
             kind: Binder(
                 layout,

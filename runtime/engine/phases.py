@@ -51,6 +51,8 @@ class Phases:
             Worker(plan, r, arrays[r], schedules=schedules, resources=resources[r])
             for r in cluster.ranks
         ]
+        for worker in self.workers:
+            worker.bind()
         self._feeds: dict[str, Array] = {}
 
     def forward(self, feeds: Mapping[str, Array], *, train: bool, seed: int, step: int) -> None:

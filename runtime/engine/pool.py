@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from weakref import WeakMethod
 
+from partitioner.memory.packing import to_cache_lines
 from runtime.backends.device.arrays import HOST, Device
 from symgraph.core.types import Array
 
@@ -19,6 +21,7 @@ class Pool:
     def __init__(self) -> None:
         self.memory = HOST.bytes(0)
         self._drops: list[WeakMethod[Callable[[], None]]] = []
+        self._lock = Lock()
 
     def take(self, nbytes: int, drop: Callable[[], None], device: Device) -> Array:
         """Return at least that many bytes.
@@ -29,13 +32,14 @@ class Pool:
                 there; it must drop all views of it.
             device: The device of the memory.
         """
-        if nbytes > self.memory.nbytes:
-            for ref in self._drops:
-                if (other := ref()) is not None:
-                    other()
-            self._drops = []
-            self.memory = HOST.bytes(0)
-            self.memory = device.bytes(nbytes)
-        self._drops = [ref for ref in self._drops if ref() not in (None, drop)]
-        self._drops.append(WeakMethod(drop))
-        return self.memory
+        with self._lock:
+            if nbytes > self.memory.nbytes:
+                for ref in self._drops:
+                    if (other := ref()) is not None:
+                        other()
+                self._drops = []
+                self.memory = HOST.bytes(0)
+                self.memory = device.bytes(to_cache_lines(nbytes))
+            self._drops = [ref for ref in self._drops if ref() not in (None, drop)]
+            self._drops.append(WeakMethod(drop))
+            return self.memory

@@ -5,7 +5,7 @@ A worker (see runtime.engine.worker) binds instructions to the methods here, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
@@ -36,14 +36,26 @@ NANOSECOND = Fraction(1, 1_000_000_000)
 
 
 class RankResources:
-    """Resources shared by workers of one rank that never run at the same time."""
+    """Resources shared by workers of one rank that never run at the same time.
 
-    def __init__(self, packs: Packs | None = None) -> None:
-        """packs: The rank's packed parameters; by default none that other ranks read too."""
+    Attributes:
+        pools: The memory of all ranks of this process.
+    """
+
+    def __init__(self, rank: int = 0) -> None:
         self.pool = Pool()
-        self.packs = Packs() if packs is None else packs
+        self.pools = {rank: self.pool}
         self.context = CallContext()
         self.flight = FlightRecord()
+
+    @classmethod
+    def of_ranks(cls, ranks: Iterable[int]) -> dict[int, RankResources]:
+        """Make the resources of all ranks of this process."""
+        made = {rank: cls(rank) for rank in ranks}
+        pools = {rank: resources.pool for rank, resources in made.items()}
+        for resources in made.values():
+            resources.pools = pools
+        return made
 
 
 class Updater(Protocol):
@@ -116,7 +128,8 @@ class Rank:
         self.arrays = arrays
         self.parts = StepBatches((plan,)) if parts is None else parts
         self.wanted = frozenset(plan.outputs if wanted is None else wanted)
-        self.resources = RankResources() if resources is None else resources
+        self.resources = RankResources(rank) if resources is None else resources
+        self.packs = Packs()
         self.stopwatch = stopwatch
         self.device = device(plan.devices[rank])
         self.memory = HOST.bytes(0)  # the arena

@@ -7,7 +7,7 @@ every process runs the loop and holds one.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from partitioner.base.types import BodyKey
 from partitioner.cutting.replicas import all_copies
-from runtime.backends.bodies import Packed, Packs
 from runtime.backends.device.arrays import on_host
 from runtime.engine.devices import filling, require_devices, require_memory
 from runtime.engine.divergence import IGNORE, STOP, first_of
@@ -102,17 +101,17 @@ class Session:
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
-        self.resources = resources or _resources(plan, cluster)
+        self.resources = resources or RankResources.of_ranks(cluster.ranks)
         self.programs = StepPrograms.of(plan)  # the programs that workers run
         self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
-        def start(transport: Transport) -> None:
+        def start(transport: Transport) -> Worker:
             agree_on_plan(transport, plan)
-            self.workers[transport.rank] = self._worker(transport.rank, plan)
             if optimizer is not None:
                 self.updaters[transport.rank] = OptimizerStep(plan, optimizer, clip, on_nan)
+            return self._worker(transport.rank, plan)
 
-        cluster.run(start)
+        self._start(start, self.workers)
 
     def __repr__(self) -> str:
         does = "trains" if self.trains else "runs forward"
@@ -139,6 +138,11 @@ class Session:
     def _alone(self) -> tuple[Hashable, ...]:
         """The key of the workers of a step of one batch."""
         return (None,)
+
+    def _start(self, make: Callable[[Transport], Worker], workers: dict[int, Worker]) -> None:
+        """Make the workers of the local ranks, and bind them once all of them have memory."""
+        self.cluster.run(lambda end: workers.update({end.rank: make(end)}))
+        self.cluster.run(lambda end: workers[end.rank].bind())
 
     def _worker(
         self,
@@ -220,13 +224,13 @@ class Session:
         if keys not in self._bound:
             workers: dict[int, Worker] = {}
 
-            def start(transport: Transport) -> None:
+            def start(transport: Transport) -> Worker:
                 agree_on_plan(transport, step)
-                rank = transport.rank
-                workers[rank] = self._worker(rank, step.parts.plans[0], [step.schedule], step.parts)
+                plan, schedules = step.parts.plans[0], [step.schedule]
+                return self._worker(transport.rank, plan, schedules, step.parts)
 
             with no_collections():
-                self.cluster.run(start)
+                self._start(start, workers)
             self._bound[keys] = workers
         states = {rank: worker.states for rank, worker in self.workers.items()}
         self.workers = self._bound[keys]
@@ -398,12 +402,6 @@ class Session:
         """
         local = {n: on_host(a) for arrays in self.arrays.values() for n, a in arrays.items()}
         return join(self.plan.shards, local)
-
-
-def _resources(plan: Plan, cluster: Cluster) -> dict[int, RankResources]:
-    """Make the resources of ranks; those whose copies of a weight are one array pack it once."""
-    packed: dict[object, Packed] | None = {} if plan.shared_copies else None
-    return {rank: RankResources(Packs(rank, packed)) for rank in cluster.ranks}
 
 
 def whole_outputs(plan: Plan, ranks: Iterable[Rank]) -> list[Array]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from partitioner.memory.packing import to_cache_lines
+from runtime.backends.bodies import Packs, packed_type
 from runtime.backends.calls import NodeFailed
 from runtime.backends.device.arrays import HOST
-from runtime.backends.scratch import scratch_held, set_aside
+from runtime.backends.scratch import PackedWeight, packed_bytes, scratch_held, set_aside
 from runtime.engine.bound_program import BoundProgram, bind_programs
 from runtime.engine.devices import no_memory
 from runtime.engine.divergence import NodeWatch
@@ -18,7 +20,7 @@ from runtime.engine.exchanges import RankExchanges
 from runtime.engine.flight_record import Noted
 from runtime.engine.rank import NANOSECOND, Rank, RankResources, Updater
 from runtime.engine.stopwatch import Stopwatch
-from runtime.planning.memory.arena import reserve
+from runtime.planning.memory.arena import Arena, reserve
 from runtime.planning.plan import Plan
 from runtime.planning.step import Feeds, StepBatches
 from runtime.schedule.instructions import Instruction
@@ -47,7 +49,10 @@ class Worker(Rank):
         resources: RankResources | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """Bind the schedules that a step consists of, by default the plan's; see Rank."""
+        """Take memory for the schedules that a step consists of, by default the plan's; see Rank.
+
+        `bind` comes once all ranks of this process have theirs, by default with the first step.
+        """
         super().__init__(
             plan, rank, arrays, wanted, parts=parts, resources=resources, stopwatch=stopwatch
         )
@@ -57,19 +62,31 @@ class Worker(Rank):
         self.bound: list[BoundProgram] = []
         self._gpu_ranks = [at for at, context in enumerate(devices) if context.kind != "cpu"]
         self._schedules = schedules or (plan.schedule,)
-        self.bind()
+        with self.device.use():  # else the memory is the first card's, filled on another stream
+            self._arena: Arena | None = self._reserve()
+
+    def _reserve(self) -> Arena:
+        """Plan the memory, and let the pool have as much."""
+        parts = self.parts
+        programs = [schedule.programs[self.rank] for schedule in self._schedules]
+        fixed = self.fixed.keys()
+        arena = reserve(programs, self.rank, parts.partitions, parts.kinds, parts.grads, fixed)
+        nbytes = to_cache_lines(arena.nbytes) + packed_bytes(parts.packed)[self.rank]
+        self.memory = self.resources.pool.take(nbytes, self._drop, self.device)
+        for partition in parts.partitions.values():
+            set_aside(partition, self.rank, self.device)
+        return arena
 
     def bind(self) -> None:
         """Bind the schedules, one after the other, to the memory that they need."""
-        with self.device.use():  # else the memory is the first card's, filled on another stream
-            self._bind()
+        with self.device.use():
+            self._bind(self._arena if self._arena and self.memory.size else self._reserve())
+            self._arena = None
 
-    def _bind(self) -> None:
-        rank, parts, schedules = self.rank, self.parts, self._schedules
-        partitions = parts.partitions
-        programs = [schedule.programs[rank] for schedule in schedules]
+    def _bind(self, arena: Arena) -> None:
+        rank, schedules, partitions = self.rank, self._schedules, self.parts.partitions
         self.exchanges = RankExchanges(
-            rank, schedules, [partitions[kind] for kind in parts.kinds], self.device.xp
+            rank, schedules, [partitions[kind] for kind in self.parts.kinds], self.device.xp
         )
         ends = {
             (p.rank(e.src), p.rank(e.dst))
@@ -78,13 +95,18 @@ class Worker(Rank):
             if not e.exchange
         }
         self._channels = sorted((a, b) for a, b in ends if a != b)
-        arena = reserve(programs, rank, partitions, parts.kinds, parts.grads, self.fixed.keys())
-        self.memory = self.resources.pool.take(arena.nbytes, self._drop, self.device)
-        for partition in partitions.values():
-            set_aside(partition, rank, self.device)
+        self.packs = Packs({form: self._room(w) for form, w in self.parts.packed[rank].items()})
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)
         self.bound, self.grads = bind_programs(self, schedules, arena)
+
+    def _room(self, weight: PackedWeight) -> tuple[Array, bool]:
+        """Return the buffer of a packed parameter, and whether this rank packs it."""
+        memory = self.resources.pools[weight.owner].take(0, self._drop, self.device)
+        (type_,) = self.plan.partition.graph[weight.name].types
+        type_ = packed_type(type_.shape, weight.transposed, weight.dtype)
+        at = memory.nbytes - weight.place
+        return self.device.view(memory, at, type_), weight.owner == self.rank
 
     def look(self, transport: Transport, feeds: Feeds | Sequence[Feeds], **given: Any) -> NodeWatch:
         """Run a step as `step` does, without its end, and look at the values of all nodes."""
@@ -99,7 +121,7 @@ class Worker(Rank):
 
     def _drop(self) -> None:
         """Drop the memory; the next step takes it anew."""
-        self.bound, self.grads, self.memory = [], {}, HOST.bytes(0)
+        self.bound, self.grads, self.memory, self.packs = [], {}, HOST.bytes(0), Packs()
 
     @property
     def held(self) -> int:
@@ -107,7 +129,7 @@ class Worker(Rank):
 
         Only the worker's own thread may read it, as scratch belongs to a thread.
         """
-        pool = self.resources.pool.memory.nbytes + self.resources.packs.nbytes
+        pool = self.resources.pool.memory.nbytes
         return pool + scratch_held(self.device, self.context) + self.kept_bytes
 
     # -- a step ------------------------------------------------------------------------------
@@ -154,7 +176,8 @@ class Worker(Rank):
         if not self.bound:
             self.bind()
         self.start(feeds, train=train, seed=seed, step=step)
-        if self.resources.packs.refresh():
+        self.packs.refresh()
+        if any(w.shared for of_rank in self.parts.packed for w in of_rank.values()):
             transport.waiting_for("the weights that other replicas pack")
             transport.exchange(None)
         with self.device.use():

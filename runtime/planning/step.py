@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from partitioner import Partition
 from partitioner.memory.packing import Need, to_cache_lines
+from runtime.backends.bodies import PackedForm
+from runtime.backends.scratch import PackedWeight, packed_weights, scratch_bytes
 from runtime.planning.memory.arena import Arena, Kind, reserve
 from runtime.planning.plan import Plan
 from runtime.schedule.program import Program, Schedule
@@ -89,6 +91,14 @@ class StepBatches:
         """Kind -> parameter -> the value of its gradient."""
         return {kind: self.plans[kind.part].grads for kind in self.partitions}
 
+    @cached_property
+    def packed(self) -> list[dict[PackedForm, PackedWeight]]:
+        """What each rank reads packed of its own parameters."""
+        cut, *others = self.partitions.values()
+        plan = self.plans[0]
+        shared = plan.options.shares_weights
+        return packed_weights(cut, plan.parameters, others, one_array=shared)
+
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
         """Compute the prologue of all batches together; return its values for each part."""
         return early_values([plan.prologue for plan in self.plans], feeds)
@@ -121,11 +131,13 @@ class StepPrograms:
         parts, first = self.parts, self.parts.plans[0]
         if len(parts.plans) == 1:
             return first.memory
+        (cut, *others), fixed = parts.partitions.values(), first.parameters
+        scratch = scratch_bytes(cut, fixed, others, one_array=first.options.shares_weights)
         ranks = []
         for rank, program in enumerate(self.schedule.programs):
-            fixed = first.parameters
             arena = reserve([program], rank, parts.partitions, parts.kinds, parts.grads, fixed)
-            ranks.append(_rank_memory(program, arena, first.memory[rank]))
+            alone = replace(first.memory[rank], scratch=scratch[rank])
+            ranks.append(_rank_memory(program, arena, alone))
         return tuple(ranks)
 
     @property
@@ -146,7 +158,7 @@ def _rank_memory(program: Program, arena: Arena, alone: RankMemory) -> RankMemor
     """Return what a rank holds in a mixed step.
 
     Args:
-        alone: its memory in a step of the first batch alone, with all that stays for the run.
+        alone: what stays for the run, as if the first batch were alone.
     """
     moments = len(program)
     sums, kept, scratch = (_held(needs, moments) for needs in arena.needs)

@@ -80,9 +80,8 @@ def halves(layers: int = 2, devices: int = 2) -> dict[str, sg.Context]:
 def make_buckets(
     sym_gen: Callable[[int], Any], largest: DataBatch, options: Options, **more: Any
 ) -> Buckets:
-    return Buckets(
-        sym_gen, largest.bucket_key, largest.descriptions, options, dtype="float64", **more
-    )
+    given = {"dtype": "float64", **more}
+    return Buckets(sym_gen, largest.bucket_key, largest.descriptions, options, **given)
 
 
 def options(devices: int = 1, schedule: str = "gpipe", micro_batches: int = 2, **more: Any) -> Any:

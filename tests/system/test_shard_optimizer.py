@@ -11,7 +11,7 @@ import pytest
 
 import symgraph as sg
 from partitioner.cutting.replicas import buckets
-from runtime.backends.device.arrays import on_host
+from runtime.backends.device.arrays import address, on_host
 from runtime.backends.scratch import packed_weights
 from runtime.engine.session import Session, initialize
 from runtime.planning.planner import plan
@@ -130,13 +130,12 @@ def test_threads_pack_a_replicated_weight_once(places):
         run = session(cluster, groups, rule("sgd"), shard=True, micro_batches=1)
         for i in range(2):
             run.step(feeds(i))  # the second packs what the first has updated
-        packs = [run.resources[rank].packs for rank in cluster.ranks]
-        every = packs[0].buffers.values()
-        assert len({(id(p.weight), p.transposed, p.buffer.dtype) for p in every}) == len(every)
         planned = packed_weights(run.plan.partition, {*run.plan.parameters}, one_array=True)
-        parts = [sum(-(-w.nbytes // w.ranks) for w in weights) for weights in planned]
-        assert [p.nbytes for p in packs] == parts
-        assert {len(p.ranks) for p in every} == {w.ranks for of in planned for w in of} != {1}
+        weights = {w for of_rank in planned for w in of_rank.values()}
+        assert {w.shared for w in weights if w.name.startswith("fc_")} == {True}
+        packs = [p for w in run.workers.values() for p in w.packs.buffers.values()]
+        assert len({address(p.buffer) for p in packs}) == len(weights) == sum(p.own for p in packs)
+        assert len(packs) == sum(len({*of_rank.values()}) for of_rank in planned) > len(weights)
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])

@@ -120,7 +120,7 @@ class ParameterStore:
         self.updates = self.steps = self.reads = 0
         self.watch = Watch()
         self._first_scale = self.loss_scale = loss_scale
-        self.resources = {rank: RankResources() for rank in cluster.ranks}
+        self.resources = RankResources.of_ranks(cluster.ranks)
         self._trains = trains
         self._last_run: object = None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from partitioner import Partition
 from partitioner.base.types import BodyKey
@@ -91,9 +90,9 @@ def step_overheads(
     if not update:
         return StepOverheads(running, copies)
     packing: dict[int, float] = defaultdict(float)
-    shared = shard_optimizer and shared_memory
-    for weight in chain(*packed_weights(partition, parameters, one_array=shared)):
-        packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes / weight.ranks
+    every = packed_weights(partition, parameters, one_array=shard_optimizer and shared_memory)
+    for weight in {weight for of_rank in every for weight in of_rank.values()}:
+        packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
     for name in grads:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import symgraph as sg
+from runtime.backends.cpu.gemm import available
 from runtime.engine.bucket_session import BucketSession
 from runtime.engine.session import initialize
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.transports import ThreadCluster
+from symgraph.passes.precision import FLOAT32
 from tests.helpers.buckets import (
     HIDDEN,
     PAD,
@@ -248,6 +250,34 @@ def test_the_pool_does_not_depend_on_the_order_of_buckets():
     with ThreadCluster(2) as cluster:
         alone, _ = start(make_buckets(lstm(), batch(30), options(2)), cluster)
         assert alone.held == held[0]
+
+
+@pytest.mark.parametrize("precision", [FLOAT32, "bfloat16"])
+def test_buckets_pack_what_they_read_in_memory_of_the_pool(precision):
+    """In the long bucket the decoder has more rows than weights are packed for."""
+    batches, held = [batch(12, size=32), batch(3, size=32), batch(5, size=32)], []
+    made = options(2, micro_batches=1, precision=precision)
+    still = {"optimizer": sg.optimizer.create("sgd", learning_rate=0.0)}
+    for order in ([0, 1, 2], [2, 1, 0]):
+        with ThreadCluster(2) as cluster:
+            buckets = make_buckets(lstm(), batches[0], made, dtype="float32")
+            session, _ = start(buckets, cluster, **still)
+            for index in order:
+                session.step_batches([batches[index]])
+                first = gradients_of(session)
+                for rank, worker in session.workers.items():
+                    buffers = [packed.buffer for packed in worker.packs.buffers.values()]
+                    assert len(buffers) == len(worker.parts.packed[rank])
+                    assert all(np.shares_memory(b, worker.memory) for b in buffers)
+                    worker.memory[:] = 0xFF  # not a number, in every dtype
+                if precision == FLOAT32 and available():
+                    read = {name for of in worker.parts.packed for name, *_ in of}
+                    assert ("decode_weight" in read) == (index > 0)
+                session.step_batches([batches[index]])
+                for name, gradient in gradients_of(session).items():
+                    assert gradient.tobytes() == first[name].tobytes()
+            held.append(session.held)
+    assert held[0] == held[1]
 
 
 def attention(key):

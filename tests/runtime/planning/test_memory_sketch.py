@@ -36,7 +36,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed weights are not counted: the outline leaves them out, and not every CPU packs any."""
     monkeypatch.setattr(
         "runtime.backends.scratch.packed_weights",
-        lambda partition, *_, **__: [[]] * partition.ranks,
+        lambda partition, *_, **__: [{}] * partition.ranks,
     )
 
 
