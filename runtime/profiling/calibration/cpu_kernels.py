@@ -16,6 +16,10 @@ threads at once as there will be devices, each on arrays of its own: cores of on
 its caches and its memory. What a call gains while other devices wait is told by passes on one
 thread. Short calls, which hardly leave the core's own cache, only run on one thread: several would
 wait for the interpreter's lock.
+
+On a shared machine cores may be slow for a second, above all when another one starts to work: other
+programs use them, or a virtual machine has two on one core of the host. Products that all workers
+repeat before and after a pass tell; passes wait for the end of that, or are made again.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,13 +49,19 @@ from partitioner.costs.cost import (
 )
 from runtime.backends.bodies import BoundBody, read_as_arrays
 from runtime.backends.calls import Call, NodeFailed
-from runtime.backends.device.processor import CacheFlusher, core_count, find_caches
+from runtime.backends.device.arrays import HOST
+from runtime.backends.device.processor import (
+    CacheFlusher,
+    core_count,
+    find_caches,
+    product_threads,
+)
 from runtime.backends.device.table import noop
 from runtime.backends.native import NativeCalls, apart, joined, no_kernel
 from runtime.engine.stopwatch import Stopwatch
-from runtime.profiling.calibration.bench import describe_machine, timed
+from runtime.profiling.calibration.bench import Work, describe_machine, timed
 from runtime.profiling.calibration.excerpts import Excerpt, SyntheticInputs
-from runtime.profiling.calibration.rates import measure_rates, measure_speed
+from runtime.profiling.calibration.rates import measure_rates, measure_speed, product
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.core.types import Value
@@ -69,6 +80,11 @@ SHORT_STEP = 1e-4  # seconds: of shorter steps, waits for Python's lock would be
 IDLE_CALLS = 200
 IDLE = "idle"  # the signature of calls that do nothing
 MAX_THREADS = 8  # more threads need much memory for the same result
+DISTURBED = 1.2  # times the least seconds of a probe's product, which slow cores exceed
+PATIENCE = 1.0  # times the time to use: how much longer it may take if workers are disturbed
+FIRST_SECONDS = 1.0  # to find out what it takes
+PAUSE = 0.05  # seconds between probes: a core that rests is the sooner moved
+PROBES, PROBE_SIDE = 30, 256  # products of a probe, and the side of their matrices
 
 
 _Times = dict[str, list[float]]
@@ -91,6 +107,13 @@ class Samples:
     native: set[str] = field(default_factory=set)
     """Signatures of native calls."""
 
+    def add(self, other: Samples) -> None:
+        """Add those of another pass."""
+        for name in ("every", "alone", "near", "shared", "far"):
+            for text, times in getattr(other, name).items():
+                getattr(self, name)[text] += times
+        self.native |= other.native
+
 
 def cores() -> int:
     """Return the number of cores that a profile uses, of those that this process may use."""
@@ -107,8 +130,9 @@ def measure(
     """Measure all kernels of these graphs, on synthetic inputs, with the caller's BLAS threads.
 
     It ends when costs are known well, the time is up, though not before the third pass, or after
-    the hundredth, and tells the logger of each. Kernels that fail on synthetic inputs are listed in
-    the table's `failed`, and estimated.
+    the hundredth, and tells the logger of each. Passes that other programs disturb do not count, as
+    long as there is patience. Kernels that fail on synthetic inputs are listed in the table's
+    `failed`, and estimated.
 
     Args:
         graphs: the graphs.
@@ -121,40 +145,117 @@ def measure(
     uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), max(CALLS)))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
-    samples, idle, native = Samples(), _Idle(noop), _Idle(no_kernel)
-    took: list[float] = []  # seconds of each pass
+    idle, native = _Idle(noop), _Idle(no_kernel)
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
         passes = prepare.passes(graphs, caches)
         rates = [known.rates] if known else [*pool.map(lambda _: measure_rates(), range(workers))]
-        ready = time.perf_counter()
-        while True:
-            LOG.debug("timing kernels", extra={"done": min(len(took), PASSES), "of": PASSES})
-            took.append(_run(passes, samples, pool))
-            idle.run()
-            native.run()
-            now = time.perf_counter()
-            if now + (now - ready) / len(took) > begun + seconds and len(took) >= LEAST:
-                break
-            if len(took) == MOST or (len(took) % PASSES == 0 and _is_certain(samples, uses)):
-                break
+        samples, took = _repeat(passes, pool, (idle, native), uses, begun, seconds)
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured = unread | _figures(samples, idle, native)
     rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
     return CostTable(speed, rate, caches, measured, failed, machine, variation)
 
 
-def _run(passes: Sequence[_Pass], samples: Samples, pool: Executor) -> float:
-    """Run all passes once; return the seconds of their excerpts, as all workers run them."""
+def _repeat(
+    passes: Sequence[_Pass],
+    pool: Executor,
+    idle: Iterable[_Idle],
+    uses: Mapping[str, int],
+    begun: float,
+    seconds: float,
+) -> tuple[Samples, list[float]]:
+    """Repeat passes as long as `measure` says; return what they take, and the seconds of each.
+
+    Args:
+        passes: the passes, of each worker.
+        pool: the workers.
+        idle: runs after each pass.
+        uses: the calls of every signature.
+        begun: when the time began.
+        seconds: the time.
+    """
+    samples, took, count = Samples(), list[float](), 0
+    until = begun + (1 + PATIENCE) * seconds
+    probe, ready = _Probe(pool, len(passes), until), time.perf_counter()
+    while True:
+        LOG.debug("timing kernels", extra={"done": min(count, PASSES), "of": PASSES})
+        one, spent = _run(passes, pool, probe, until)
+        took.append(spent)
+        if one is None:
+            continue
+        samples.add(one)
+        count += 1
+        for calls in idle:
+            calls.run()
+        now = time.perf_counter()
+        if now + (now - ready) / len(took) > begun + seconds and count >= LEAST:
+            return samples, took
+        if count == MOST or (count % PASSES == 0 and _is_certain(samples, uses)):
+            return samples, took
+
+
+class _Probe:
+    """A product that all workers repeat at once, to tell whether their cores are slow just now."""
+
+    #: Its least seconds so far, by the number of workers and the threads of each.
+    least: ClassVar[dict[tuple[int, int], float]] = {}
+
+    def __init__(self, pool: Executor, workers: int, until: float) -> None:
+        """Find out what a product takes at least; until: the time to end, if it is not known."""
+        self._pool, self._key = pool, (workers, product_threads())
+        self._work = [product(HOST, PROBE_SIDE) for _ in range(workers)]
+        if self._key not in self.least:
+            self.least[self._key] = _probed(self._work[0])  # alone
+            self.settle(min(until, time.perf_counter() + FIRST_SECONDS))
+
+    def disturbed(self) -> bool:
+        """Tell whether the workers are slower than they were."""
+        return self._seconds() > DISTURBED * self.least[self._key]
+
+    def settle(self, until: float) -> None:
+        """Wait until they are as fast as they were; if they are not until then, it is now so."""
+        while (seconds := self._seconds()) > DISTURBED * self.least[self._key]:
+            if time.perf_counter() > until:
+                self.least[self._key] = seconds
+                break
+            time.sleep(PAUSE)
+
+    def _seconds(self) -> float:
+        seconds = max(self._pool.map(_probed, self._work))
+        self.least[self._key] = min(seconds, self.least[self._key])
+        return seconds
+
+
+def _probed(work: Work) -> float:
+    return float(np.median([timed(work) for _ in range(PROBES)]))
+
+
+def _run(
+    passes: Sequence[_Pass], pool: Executor, probe: _Probe, until: float
+) -> tuple[Samples | None, float]:
+    """Run all passes once; return what they take, and the seconds of their excerpts.
+
+    Args:
+        passes: the passes, of each worker.
+        pool: the workers.
+        probe: tells whether they are disturbed; then there are no samples.
+        until: the time when they count even so.
+    """
+    samples = Samples()
+    all_samples = [samples] * len(passes)
+    short = timed(lambda: passes[0].run_short(samples))
+    probe.settle(until)
     begin = time.perf_counter()
-    passes[0].run_short(samples)
-    list(pool.map(_Pass.run_long, passes, [samples] * len(passes)))  # all begin together
-    took = time.perf_counter() - begin
+    list(pool.map(_Pass.run_long, passes, all_samples))  # all begin together
+    took = short + time.perf_counter() - begin
+    for part in (_Pass.run_near, _Pass.run_far):
+        list(pool.map(part, passes, all_samples))
+    if time.perf_counter() < until and probe.disturbed():
+        return None, took
     if len(passes) > 1:
         passes[0].run_long(samples, samples.alone)
-    for part in (_Pass.run_near, _Pass.run_far):
-        list(pool.map(part, passes, [samples] * len(passes)))
-    return took
+    return samples, took
 
 
 # -- figures -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from partitioner.costs.cost import signature
 from partitioner.cutting.cut import cut
 from runtime.backends.cpu.gemm import available
 from runtime.backends.device.clocks import HostStamps
+from runtime.backends.device.processor import limit_blas
 from runtime.backends.native import NativeCalls
 from runtime.profiling.calibration import cpu_kernels
 from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
@@ -133,6 +134,27 @@ def test_a_known_time_is_found(register_work, monkeypatch):
     assert costs.seconds_of(graph["y"], graph) < 0.001
     (body,) = bodies_of(graph)
     assert costs.seconds(body) == sum(costs.seconds_of(n, graph) for n in graph)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_passes_that_other_programs_disturb_do_not_count(register_work, monkeypatch, seconds):
+    """They take three times as long while the probes do; without time to wait they count."""
+    slow = iter([1, 1, 1, 3, 3, 3, 1, 1, 3, 3, *[1] * 100])
+    machine = SimpleNamespace(slow=1)
+
+    def probed(work: Work) -> float:
+        machine.slow = next(slow) if seconds else 3
+        return 1e-3 * machine.slow
+
+    monkeypatch.setattr(cpu_kernels, "_probed", probed)
+    monkeypatch.setattr(cpu_kernels, "PAUSE", 0.0)
+    monkeypatch.setattr(cpu_kernels._Probe, "least", {(1, 1): 1e-3})
+    register_work(lambda: time.sleep(0.005 * machine.slow))
+    graph = chain([0.0])
+    with limit_blas(1):
+        found = measure([graph], seconds=seconds).seconds_of(graph["n0"], graph)
+    assert found >= 0.005
+    assert (found < 0.01) == (seconds > 0)
 
 
 @pytest.mark.parametrize("depth", [3, max(CALLS), 80])
