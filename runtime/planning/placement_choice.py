@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from partitioner import Placement
 from partitioner.strategies import Constraints, Placed
@@ -88,21 +89,33 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
     options = tries.draft(tries.placements[0]).options if tries.placements else None
     if options is None:
         return
+    hopeless = _is_hopeless(network, options)  # then the error only has to name the smallest limit
     if tries.hurry:
         for count in () if options.named_only else candidates.counts:
             if candidates.least(count) * len(network.sizes) < tries.shortest:
                 tries.add_all(candidates.on_first(count), estimated=candidates.estimated)
-        found = candidates.searched(network, options, tries.placements, tries.peaks)
-        ranked = candidates.limited and not tries.frugal
-        tries.add_all(tries.promising(found) if ranked else found)
+        if not hopeless:
+            found = candidates.searched(network, options, tries.placements, tries.peaks)
+            ranked = candidates.limited and not tries.frugal
+            tries.add_all(tries.promising(found) if ranked else found)
     if not tries.plans and candidates.limited:
         tries.add_all(candidates.smallest())
         known = tries.placements, tries.peaks
-        tries.add_all(candidates.searched(network, options, *known, for_memory=True))
+        found = candidates.searched(network, options, *known, for_memory=True)
+        tries.add_all(islice(found, PROMISING if hopeless else None))
     if tries.hurry and tries.plans:
         lowest = candidates.lowest(network, options, tries.shortest)
         if lowest is not None:
             tries.prove(*lowest, most=0 if candidates.limited else MOST_PROVED)
+
+
+def _is_hopeless(network: Network, options: Options) -> bool:
+    """Tell whether weights and optimizer arrays alone are more than all devices may hold."""
+    limits, least = options.limits(options.ranks), 0
+    for node in network.first.variables:
+        arrays = 1 + options.slots * (node.name in network.grads)
+        least += node.types[0].nbytes * arrays * (node.name in network.parameters)
+    return None not in limits and least > sum(x for x in limits if x is not None)
 
 
 def _constraints(options: Options, network: Network) -> Constraints:

@@ -11,7 +11,7 @@ import symgraph as sg
 from partitioner.costs.cost import Speed
 from partitioner.costs.machine import Machine
 from partitioner.strategies import OBJECTIVES, STRATEGIES
-from runtime.planning import placement_candidates, planner
+from runtime.planning import placement_candidates, placement_choice, planner
 from runtime.planning.costs.prices import CostModel
 from runtime.planning.draft import Draft
 from runtime.planning.network import PlanRequest, make_network
@@ -121,14 +121,22 @@ def test_grids_of_many_nodes_are_planned_if_a_row_alone_is_promising(monkeypatch
 
 
 @pytest.mark.slow
-def test_limits_that_nothing_keeps_to_are_told():
+def test_limits_that_nothing_keeps_to_are_told(monkeypatch):
+    """Few placements are tried where weights alone exceed it; a closer limit needs more tries."""
+    tried = []
+    select = placement_choice.select_timed
+    monkeypatch.setattr(
+        placement_choice, "select_timed", lambda *a, **given: tried.append(0) or select(*a, **given)
+    )
     with pytest.raises(LimitError, match="that is the smallest limit that works") as refused:
         decided("step", 2, memory=100)
-    limit = refused.value.smallest
+    few, limit = len(tried), refused.value.smallest
     assert decided("step", 2, memory=limit).placements
+    tried.clear()
     with pytest.raises(LimitError) as again:
         decided("step", 2, memory=limit - 1)
     assert again.value.smallest == limit
+    assert few < len(tried) / 2
 
 
 @pytest.mark.slow
