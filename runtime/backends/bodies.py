@@ -86,9 +86,9 @@ class Packs:
     A parameter that arrives as a message is packed when the body that reads it runs.
     """
 
-    def __init__(self, rooms: Mapping[PackedForm, tuple[Array, bool]] = MappingProxyType({})):
+    def __init__(self, rooms: Mapping[PackedForm, tuple[Array, bool]] | None = None) -> None:
         """rooms: Buffers, and whether this rank packs them; other parameters get new ones."""
-        self._rooms = rooms
+        self._rooms = rooms or {}
         self.buffers: dict[object, Packed] = {}
 
     def refresh(self, first: int = 0) -> None:

@@ -129,8 +129,8 @@ class Worker(Rank):
 
         Only the worker's own thread may read it, as scratch belongs to a thread.
         """
-        pool = self.resources.pool.memory.nbytes
-        return pool + scratch_held(self.device, self.context) + self.kept_bytes
+        scratch = scratch_held(self.device, self.context)
+        return self.resources.pool.memory.nbytes + scratch + self.kept_bytes
 
     # -- a step ------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import pytest
 
 import symgraph as sg
 from partitioner.cutting.replicas import buckets
+from runtime.backends.cpu.gemm import available
 from runtime.backends.device.arrays import address, on_host
 from runtime.backends.scratch import packed_weights
 from runtime.engine.session import Session, initialize
@@ -123,6 +124,7 @@ def test_threads_hold_a_replicated_weight_once():
             Session(whole.plan, cluster, run.arrays, optimizer=rule("sgd"))
 
 
+@pytest.mark.skipif(not available(), reason="packed products need AVX-512, or AVX2 and FMA")
 @pytest.mark.parametrize("places", PLACES)
 def test_threads_pack_a_replicated_weight_once(places):
     groups, ranks = PLACES[places]

@@ -49,6 +49,7 @@ from partitioner.costs.cost import (
 )
 from runtime.backends.bodies import BoundBody, read_as_arrays
 from runtime.backends.calls import Call, NodeFailed
+from runtime.backends.cpu.choice import chosen
 from runtime.backends.device.arrays import HOST
 from runtime.backends.device.processor import (
     CacheFlusher,
@@ -177,7 +178,8 @@ def _repeat(
     """
     samples, took, count = Samples(), list[float](), 0
     until = begun + (1 + PATIENCE) * seconds
-    probe, ready = _Probe(pool, len(passes), until), time.perf_counter()
+    probe = _Probe(pool, len(passes), until) if passes[0].long else None
+    ready = time.perf_counter()
     while True:
         LOG.debug("timing kernels", extra={"done": min(count, PASSES), "of": PASSES})
         one, spent = _run(passes, pool, probe, until)
@@ -198,12 +200,12 @@ def _repeat(
 class _Probe:
     """A product that all workers repeat at once, to tell whether their cores are slow just now."""
 
-    #: Its least seconds so far, by the number of workers and the threads of each.
-    least: ClassVar[dict[tuple[int, int], float]] = {}
+    #: Its least seconds so far, by the number of workers, the threads of each, and the BLAS.
+    least: ClassVar[dict[tuple[int, int, str], float]] = {}
 
     def __init__(self, pool: Executor, workers: int, until: float) -> None:
         """Find out what a product takes at least; until: the time to end, if it is not known."""
-        self._pool, self._key = pool, (workers, product_threads())
+        self._pool, self._key = pool, (workers, product_threads(), str(chosen()))
         self._work = [product(HOST, PROBE_SIDE) for _ in range(workers)]
         if self._key not in self.least:
             self.least[self._key] = _probed(self._work[0])  # alone
@@ -232,26 +234,27 @@ def _probed(work: Work) -> float:
 
 
 def _run(
-    passes: Sequence[_Pass], pool: Executor, probe: _Probe, until: float
+    passes: Sequence[_Pass], pool: Executor, probe: _Probe | None, until: float
 ) -> tuple[Samples | None, float]:
     """Run all passes once; return what they take, and the seconds of their excerpts.
 
     Args:
         passes: the passes, of each worker.
         pool: the workers.
-        probe: tells whether they are disturbed; then there are no samples.
+        probe: tells whether they are disturbed; then there are no samples. None: nothing is long.
         until: the time when they count even so.
     """
     samples = Samples()
     all_samples = [samples] * len(passes)
     short = timed(lambda: passes[0].run_short(samples))
-    probe.settle(until)
+    if probe is not None:
+        probe.settle(until)
     begin = time.perf_counter()
     list(pool.map(_Pass.run_long, passes, all_samples))  # all begin together
     took = short + time.perf_counter() - begin
     for part in (_Pass.run_near, _Pass.run_far):
         list(pool.map(part, passes, all_samples))
-    if time.perf_counter() < until and probe.disturbed():
+    if probe is not None and time.perf_counter() < until and probe.disturbed():
         return None, took
     if len(passes) > 1:
         passes[0].run_long(samples, samples.alone)
@@ -414,11 +417,15 @@ class _Pass:
         self.excerpts, self.sweeps = excerpts, sweeps
         self.readers = {text: r for excerpt in excerpts for text, r in excerpt.readers.items()}
 
+    @property
+    def long(self) -> list[_Timings]:
+        """The excerpts of long steps."""
+        return [excerpt for excerpt in self.excerpts if not excerpt.short]
+
     def run_long(self, samples: Samples, times: _Times | None = None) -> None:
         """Run all excerpts of long steps; see `_Timings.run`. Raises NodeFailed, as others do."""
-        for excerpt in self.excerpts:
-            if not excerpt.short:
-                excerpt.run(samples, times)
+        for excerpt in self.long:
+            excerpt.run(samples, times)
 
     def run_short(self, samples: Samples) -> None:
         """Run all others, while nobody else runs."""

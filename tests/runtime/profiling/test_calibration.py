@@ -17,6 +17,7 @@ from partitioner import group2ctx
 from partitioner.base.types import Body
 from partitioner.costs.cost import signature
 from partitioner.cutting.cut import cut
+from runtime.backends.cpu.choice import chosen
 from runtime.backends.cpu.gemm import available
 from runtime.backends.device.clocks import HostStamps
 from runtime.backends.device.processor import limit_blas
@@ -148,7 +149,7 @@ def test_passes_that_other_programs_disturb_do_not_count(register_work, monkeypa
 
     monkeypatch.setattr(cpu_kernels, "_probed", probed)
     monkeypatch.setattr(cpu_kernels, "PAUSE", 0.0)
-    monkeypatch.setattr(cpu_kernels._Probe, "least", {(1, 1): 1e-3})
+    monkeypatch.setattr(cpu_kernels._Probe, "least", {(1, 1, str(chosen())): 1e-3})
     register_work(lambda: time.sleep(0.005 * machine.slow))
     graph = chain([0.0])
     with limit_blas(1):
