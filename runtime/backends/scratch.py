@@ -66,7 +66,7 @@ def scratch_bytes(
         for key, body in cut.bodies.items():
             calls[cut.rank(key)] += [(node, body.graph) for node in body.graph]
     within = map(scratch_of, partition.placement.devices, calls)
-    packed = packed_bytes(packed_weights(partition, parameters, others, one_array=one_array))
+    packed = packed_bytes(packed_weights(partition, parameters, tuple(others), one_array=one_array))
     return tuple(map(sum, zip(within, packed, strict=True)))
 
 
@@ -77,7 +77,8 @@ class PackedWeight(NamedTuple):
     name: str
     transposed: bool
     dtype: str
-    nbytes: int
+    #: That of its buffer.
+    type: TensorType
     #: The rank that packs it, in its own memory.
     owner: int
     #: A stage of that rank.
@@ -92,11 +93,11 @@ class PackedWeight(NamedTuple):
 def packed_weights(
     partition: Partition,
     parameters: Collection[str],
-    others: Sequence[Partition] = (),
+    others: tuple[Partition, ...],
     *,
     one_array: bool = False,
 ) -> list[dict[PackedForm, PackedWeight]]:
-    """Return what each rank reads packed of its own parameters.
+    """Return the parameters that each rank holds and reads packed.
 
     For the arguments see `scratch_bytes`. Of ranks that have one array of a parameter, the one that
     packs the least so far packs it.
@@ -105,7 +106,7 @@ def packed_weights(
     first = shared_copies(partition, shared_memory=True) if one_array else {}
     casts = LowParameters.of(partition, parameters).casts
     reads: list[dict[PackedForm, PackedForm]] = [{} for _ in range(partition.ranks)]
-    sizes: dict[PackedForm, int] = {}
+    types: dict[PackedForm, TensorType] = {}
     stages: dict[PackedForm, dict[int, int]] = defaultdict(dict)  # of each rank that reads it
     for cut in (partition, *others):
         for key, body in cut.bodies.items():
@@ -118,14 +119,14 @@ def packed_weights(
                     if source in parameters and place.rank_of[place.stage_of[source]] == rank:
                         form = first.get(source, source), transposed, type_.dtype
                         reads[rank][source, transposed, type_.dtype] = form
-                        sizes[form] = packed_type(type_.shape, transposed, type_.dtype).nbytes
+                        types[form] = packed_type(type_.shape, transposed, type_.dtype)
                         stages[form].setdefault(rank, key.stage)
     known, held = dict[PackedForm, PackedWeight](), [0] * partition.ranks
     for form in sorted(stages, key=lambda form: len(stages[form])):
         owner = min(stages[form], key=lambda rank: (held[rank], rank))
-        held[owner] += to_cache_lines(sizes[form])
+        held[owner] += to_cache_lines(types[form].nbytes)
         at, shared = (owner, stages[form][owner], held[owner]), len(stages[form]) > 1
-        known[form] = PackedWeight(*form, sizes[form], *at, shared)
+        known[form] = PackedWeight(*form, types[form], *at, shared)
     return [{own: known[form] for own, form in of_rank.items()} for of_rank in reads]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from partitioner.memory.packing import to_cache_lines
-from runtime.backends.bodies import Packs, packed_type
+from runtime.backends.bodies import Packs
 from runtime.backends.calls import NodeFailed
 from runtime.backends.device.arrays import HOST
 from runtime.backends.scratch import PackedWeight, packed_bytes, scratch_held, set_aside
@@ -80,7 +80,7 @@ class Worker(Rank):
     def bind(self) -> None:
         """Bind the schedules, one after the other, to the memory that they need."""
         with self.device.use():
-            self._bind(self._arena if self._arena and self.memory.size else self._reserve())
+            self._bind(self._arena or self._reserve())
             self._arena = None
 
     def _bind(self, arena: Arena) -> None:
@@ -103,10 +103,8 @@ class Worker(Rank):
     def _room(self, weight: PackedWeight) -> tuple[Array, bool]:
         """Return the buffer of a packed parameter, and whether this rank packs it."""
         memory = self.resources.pools[weight.owner].take(0, self._drop, self.device)
-        (type_,) = self.plan.partition.graph[weight.name].types
-        type_ = packed_type(type_.shape, weight.transposed, weight.dtype)
-        at = memory.nbytes - weight.place
-        return self.device.view(memory, at, type_), weight.owner == self.rank
+        buffer = self.device.view(memory, memory.nbytes - weight.place, weight.type)
+        return buffer, weight.owner == self.rank
 
     def look(self, transport: Transport, feeds: Feeds | Sequence[Feeds], **given: Any) -> NodeWatch:
         """Run a step as `step` does, without its end, and look at the values of all nodes."""
@@ -122,6 +120,7 @@ class Worker(Rank):
     def _drop(self) -> None:
         """Drop the memory; the next step takes it anew."""
         self.bound, self.grads, self.memory, self.packs = [], {}, HOST.bytes(0), Packs()
+        self._arena = None
 
     @property
     def held(self) -> int:
@@ -177,7 +176,7 @@ class Worker(Rank):
             self.bind()
         self.start(feeds, train=train, seed=seed, step=step)
         self.packs.refresh()
-        if any(w.shared for of_rank in self.parts.packed for w in of_rank.values()):
+        if self.parts.shares_packed:
             transport.waiting_for("the weights that other replicas pack")
             transport.exchange(None)
         with self.device.use():

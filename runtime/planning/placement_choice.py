@@ -111,11 +111,13 @@ def _try_more(tries: _Tries, candidates: Candidates, network: Network) -> None:
 
 def _is_hopeless(network: Network, options: Options) -> bool:
     """Tell whether weights and optimizer arrays alone are more than all devices may hold."""
-    limits, least = options.limits(options.ranks), 0
-    for node in network.first.variables:
-        arrays = 1 + options.slots * (node.name in network.grads)
-        least += node.types[0].nbytes * arrays * (node.name in network.parameters)
-    return None not in limits and least > sum(x for x in limits if x is not None)
+    least = sum(
+        node.types[0].nbytes * (1 + options.slots * (node.name in network.grads))
+        for node in network.first.variables
+        if node.name in network.parameters
+    )
+    limits = [limit for limit in options.limits(options.ranks) if limit is not None]
+    return len(limits) == len(options.ranks) and least > sum(limits)
 
 
 def _constraints(options: Options, network: Network) -> Constraints:

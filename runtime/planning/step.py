@@ -93,11 +93,15 @@ class StepBatches:
 
     @cached_property
     def packed(self) -> list[dict[PackedForm, PackedWeight]]:
-        """What each rank reads packed of its own parameters."""
-        cut, *others = self.partitions.values()
-        plan = self.plans[0]
-        shared = plan.options.shares_weights
-        return packed_weights(cut, plan.parameters, others, one_array=shared)
+        """The parameters that each rank holds and reads packed."""
+        (cut, *others), plan = self.partitions.values(), self.plans[0]
+        held, one_array = plan.network.parameters, plan.options.shares_weights
+        return packed_weights(cut, held, tuple(others), one_array=one_array)
+
+    @cached_property
+    def shares_packed(self) -> bool:
+        """Whether ranks read parameters that others pack."""
+        return any(weight.shared for of_rank in self.packed for weight in of_rank.values())
 
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
         """Compute the prologue of all batches together; return its values for each part."""
@@ -131,7 +135,7 @@ class StepPrograms:
         parts, first = self.parts, self.parts.plans[0]
         if len(parts.plans) == 1:
             return first.memory
-        (cut, *others), fixed = parts.partitions.values(), first.parameters
+        (cut, *others), fixed = parts.partitions.values(), first.network.parameters
         scratch = scratch_bytes(cut, fixed, others, one_array=first.options.shares_weights)
         ranks = []
         for rank, program in enumerate(self.schedule.programs):

@@ -132,7 +132,7 @@ def test_threads_pack_a_replicated_weight_once(places):
         run = session(cluster, groups, rule("sgd"), shard=True, micro_batches=1)
         for i in range(2):
             run.step(feeds(i))  # the second packs what the first has updated
-        planned = packed_weights(run.plan.partition, {*run.plan.parameters}, one_array=True)
+        planned = packed_weights(run.plan.partition, {*run.plan.parameters}, (), one_array=True)
         weights = {w for of_rank in planned for w in of_rank.values()}
         assert {w.shared for w in weights if w.name.startswith("fc_")} == {True}
         packs = [p for w in run.workers.values() for p in w.packs.buffers.values()]

@@ -90,7 +90,7 @@ def step_overheads(
     if not update:
         return StepOverheads(running, copies)
     packing: dict[int, float] = defaultdict(float)
-    every = packed_weights(partition, parameters, one_array=shard_optimizer and shared_memory)
+    every = packed_weights(partition, parameters, (), one_array=shard_optimizer and shared_memory)
     for weight in {weight for of_rank in every for weight in of_rank.values()}:
         packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes
     own = own_pieces(partition) if shard_optimizer else {}

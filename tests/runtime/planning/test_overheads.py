@@ -68,10 +68,10 @@ def test_an_update_reads_and_writes_the_parameter_and_its_slots(slots):
 def test_weights_of_products_with_few_rows_are_packed():
     if not available():
         pytest.skip("this CPU has not the vectors that packed products are written for")
-    (packed,) = packed_weights(dense()[0], {"w"})
+    (packed,) = packed_weights(dense()[0], {"w"}, ())
     assert [*packed] == [("w", True, "float32")]  # x needs no gradient
-    assert packed_weights(dense(rows=1000)[0], {"w"}) == [{}]
-    (both,) = packed_weights(dense(rows=1000)[0], {"w"}, [dense()[0]])
+    assert packed_weights(dense(rows=1000)[0], {"w"}, ()) == [{}]
+    (both,) = packed_weights(dense(rows=1000)[0], {"w"}, (dense()[0],))
     assert both.keys() == packed.keys()  # a smaller micro-batch is packed for
 
 
