@@ -184,7 +184,7 @@ def _body(
                 inside.append(Node(str(value), VARIABLE, types=(graph.type_of(value),)))
         inputs = tuple([v if body_of[v.node] == key else Value(str(v)) for v in node.inputs])
         if node.origin is not None or inputs != node.inputs:
-            node = Node(node.name, node.op, inputs, node.attrs, node.types, None, node.tags)
+            node = node.reading(inputs, None)
         inside.append(node)
     values = [Value(n.name, i) for n in nodes for i in range(len(n.types))]
     kept = tuple([v for v in (*imports.values(), *values) if lasts.get((key.stage, v), key) != key])

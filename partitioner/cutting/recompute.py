@@ -56,7 +56,7 @@ def recompute(
 
     def reading_copies(node: Node, place: Place) -> Node:
         inputs = (v._replace(node=copies.get((v.node, place), v.node)) for v in node.inputs)
-        return replace(node, inputs=tuple(inputs))
+        return node.reading(tuple(inputs), node.origin)
 
     nodes: list[Node] = []
     for node in graph:

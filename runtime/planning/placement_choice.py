@@ -309,10 +309,10 @@ class _Tries:
         if chosen.schedule == AUTO and not chosen.named_only and not chosen.recompute:
             bounds = [c.bound for c in plan.candidates if c.bound is not None]
             self._proofs.append((placed.placement, min([seconds, *bounds])))
-        if not self.hurry or draft.limited:
-            self.plans.append((placed, plan := plan.counted()))
-        elif seconds < self.shortest:  # no other can be chosen any more: plans are large
-            self.plans = [(placed, plan)]
+        hurry = self.hurry and not draft.limited  # then no other can be chosen any more
+        if not hurry or seconds < self.shortest:
+            plan = plan.counted()  # plans are large, and those of its candidates too
+            self.plans = [(placed, plan)] if hurry else [*self.plans, (placed, plan)]
         if draft.limited:
             self.peaks.append((placed.placement, min(c.peak for c in plan.candidates)))
         self.shortest = min(self.shortest, seconds)

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from symgraph.core.graph import Graph, Node
+from symgraph.core.graph import NOTHING, Graph, Node
 from symgraph.core.params import Site, parse_params
 from symgraph.core.ref import Ref
 from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
-
-NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
 def typed_node(
@@ -21,7 +19,7 @@ def typed_node(
     inputs: tuple[Value, ...],
     in_types: Sequence[TensorType],
     given: Mapping[str, Any],
-    tags: Mapping[str, str] = NO_TAGS,
+    tags: Mapping[str, str] = NOTHING,
     origin: str | None = None,
 ) -> Node:
     """Return a node of this call, its parameters parsed and its output types inferred."""

@@ -16,10 +16,12 @@ from symgraph.core.registry import VARIABLE, find, infer
 from symgraph.core.types import TensorType, Value
 from symgraph.core.units import count_text
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 def nothing() -> Mapping[str, Any]:
-    """Return an empty read-only mapping."""
-    return MappingProxyType({})
+    """Return an empty read-only mapping, the same one for all: most nodes have some."""
+    return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,15 @@ class Node:
     #: User attributes under their stored keys (`__ctx_group__`, ...); see tags.lookup.
     tags: Mapping[str, str] = field(default_factory=nothing)
     # The input types for which `types` proved right: passes check a node many times.
-    _checked: list[list[TensorType]] = field(
+    _checked: list[tuple[TensorType, ...]] = field(
         init=False, default_factory=list, compare=False, repr=False
     )
+
+    def reading(self, inputs: tuple[Value, ...], origin: str | None) -> Node:
+        """Return the same call of other inputs, which have the same types."""
+        node = Node(self.name, self.op, inputs, self.attrs, self.types, origin, self.tags)
+        object.__setattr__(node, "_checked", self._checked)  # large graphs are cut many times
+        return node
 
     @property
     def site(self) -> Site:
@@ -176,7 +184,7 @@ def _check(node: Node, table: Mapping[str, Node]) -> None:
         if len(node.types) != 1 or node.inputs:
             raise GraphError(f"variable {node.name!r} has one type and no inputs")
         return
-    ins = [_look_up(table, v, node) for v in node.inputs]
+    ins = tuple([_look_up(table, v, node) for v in node.inputs])
     if node._checked == [ins]:
         return
     op = find(node.op)

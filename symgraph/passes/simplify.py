@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
@@ -73,7 +72,7 @@ def _replaced(graph: Graph, meaning: Replacement) -> Graph:
                 inputs = tuple([values.get(v, v) for v in node.inputs])
                 origin = stands.get(node.origin, node.origin) if node.origin else None
                 if (inputs, origin) != (node.inputs, node.origin):
-                    node = replace(node, inputs=inputs, origin=origin)
+                    node = node.reading(inputs, origin)
             same = None if node.name in asked else meaning(node, graph)
             if same is not None:
                 stands[node.name] = same.node

@@ -24,6 +24,8 @@ from symgraph.passes.number_ranges import Range, number_range, usual_range
 # Period of the random numbers: rows of usual sizes all differ, and processors that predict branches
 # do not learn their signs, as they do of 50,000: `where` took half as long.
 DIFFERENT_NUMBERS = 100_003
+# Bytes of the arrays of a kind, read in turn, that no cache keeps: more of them tell nothing new.
+ENOUGH = 128 << 20
 # The type of an array, and the range of its numbers; None: any.
 _Kind = tuple[TensorType, Range | None]
 
@@ -50,8 +52,9 @@ class SyntheticInputs:
         return self._memory[:nbytes]
 
     def array(self, kind: _Kind, index: int) -> Array:
-        """Return one of the arrays of a kind; they are made in their order."""
+        """Return one of the arrays of a kind, which are made in their order; large ones repeat."""
         arrays = self._arrays[kind]
+        index %= max(2, ENOUGH // max(1, kind[0].nbytes))
         if index == len(arrays):
             numbers = _random(self._rng, *kind)
             arrays.append(numbers if self.device.is_host else self.device.put(numbers))

@@ -35,6 +35,7 @@ from runtime.transports import Cluster, ThreadCluster, Transport, launched_by_mp
 from runtime.transports.mpi.cluster import open_cluster
 from symgraph.core.context import Context, cpu
 from symgraph.core.graph import Graph
+from symgraph.core.heap import trim_heap
 
 SECONDS = 3.0  # time limit for profiling one kind of device before a choice
 NOTHING = CostModel({}, {})
@@ -93,6 +94,7 @@ def measured_prices(
             for c in first_of_kinds(contexts)
         }
         links = measure_links(contexts, known.links)
+    trim_heap()  # kernels are timed on arrays that are as large as the network's
     return replace(known, kinds={**known.kinds, **kinds}, links={**known.links, **links})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -167,3 +168,20 @@ def test_pieces_of_a_split_operator_share_their_devices_where_that_makes_a_short
     assert first.seconds is not None
     best = min(c.seconds for c in made.placements if c.seconds is not None)
     assert best < 0.9 * first.seconds
+
+
+def test_the_cuts_of_one_placement_are_dropped_before_those_of_another(monkeypatch):
+    """They stayed until planning ended, for the memory of each candidate: gigabytes."""
+    select, cuts, left = placement_choice.select_timed, list[ref[object]](), list[int]()
+
+    def selected(*args: Any, **given: Any) -> Plan:
+        left.append(sum(cut() is not None for cut in cuts))
+        made = select(*args, **given)
+        accounts = [c.account for c in made.candidates if c.account is not None]
+        cuts.extend({ref(cut): None for a in accounts for cut in a.partitions.values()})
+        return made
+
+    monkeypatch.setattr(placement_choice, "select_timed", selected)
+    decided("step", 8, schedule="auto")
+    assert len(cuts) > len(left) > 2, "placements are tried with several cuts"
+    assert max(left) <= 1, "that of the best plan"
