@@ -17,6 +17,7 @@ from symgraph.core.columns import fitting, wrapped
 from symgraph.core.errors import (
     ConfigError,
     LimitError,
+    OutputClosed,
     PeerFailed,
     RunError,
     SymgraphError,
@@ -24,7 +25,7 @@ from symgraph.core.errors import (
     readable,
 )
 
-OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
+OK, FAILED, BAD_INPUT, NO_FIT, INTERRUPTED, UNREAD, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +98,8 @@ def exit_status(error: BaseException) -> int:
         return error.status
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, OutputClosed):  # as a shell counts what SIGPIPE ends
+        return UNREAD
     if isinstance(error, LimitError):
         return NO_FIT
     bad_input = isinstance(error, SymgraphError) and not isinstance(error, RunError)

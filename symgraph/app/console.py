@@ -6,7 +6,6 @@ codes. A run that prints its result on stdout passes stderr here.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
@@ -25,6 +24,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from symgraph.core.columns import aligned_columns, columns, wrapped
+from symgraph.core.errors import OutputClosed
 from symgraph.core.units import seconds_text, value_text
 from symgraph.core.visible import visible, visible_lines
 
@@ -36,10 +36,10 @@ WINDOW = 20.0  # seconds over which rates and losses are averaged
 
 
 class _Rich(RichConsole):
-    """A rich console that raises BrokenPipeError instead of exiting, so other ranks are told."""
+    """A rich console that raises OutputClosed instead of exiting, so other ranks are told."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        raise OutputClosed("nobody reads the output any more, so the run ends here")
 
 
 class Console:

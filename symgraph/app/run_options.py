@@ -19,7 +19,8 @@ MODES = ("plan", "explain", "predict", "profile", "compare", "search", "measure_
 TRAIN = "train"
 STATUSES = (
     "exit status: 0 done, 1 a failure while running, 2 bad input, 3 no placement or schedule fits "
-    "the memory limit, 130 interrupted, 143 stopped by SIGTERM or SIGUSR1"
+    "the memory limit, 130 interrupted, 141 nobody reads its output, 143 stopped by SIGTERM "
+    "or SIGUSR1"
 )
 COMMANDS = MappingProxyType(  # mode -> what its command does
     {

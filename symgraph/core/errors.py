@@ -86,6 +86,10 @@ class Terminated(KeyboardInterrupt):
     """A signal ended the program: SIGTERM, or SIGUSR1."""
 
 
+class OutputClosed(BrokenPipeError):
+    """Nobody reads the output of a run any more, as after `| head`."""
+
+
 class TransportTimeout(RunError):
     """A wait for another rank exceeded its time limit."""
 

@@ -9,7 +9,7 @@
                            ["devices=[gpu(0), ...]"]      of these devices, by default the cores
 
 Exit status: 0 done, 1 a failure while running, 2 bad input, 3 nothing keeps to the memory limit,
-130 interrupted, 143 stopped by SIGTERM or SIGUSR1.
+130 interrupted, 141 nobody reads its output, 143 stopped by SIGTERM or SIGUSR1.
 """
 
 from __future__ import annotations

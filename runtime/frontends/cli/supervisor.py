@@ -43,12 +43,21 @@ from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.flight import FOLDER
 from runtime.training.supervised import LINE_BYTES, VARIABLE
 from runtime.transports import launched_by_mpi
-from symgraph.app.command_line import BAD_INPUT, FAILED, INTERRUPTED, NO_FIT, OK, TERMINATED, say
+from symgraph.app.command_line import (
+    BAD_INPUT,
+    FAILED,
+    INTERRUPTED,
+    NO_FIT,
+    OK,
+    TERMINATED,
+    UNREAD,
+    say,
+)
 from symgraph.app.config import Config, RestartsConfig
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text, seconds_text
 
-FINAL = (OK, BAD_INPUT, NO_FIT, INTERRUPTED, TERMINATED)  # not worth another attempt
+FINAL = (OK, BAD_INPUT, NO_FIT, INTERRUPTED, UNREAD, TERMINATED)  # not worth another attempt
 REFUSED = (BAD_INPUT, NO_FIT)  # with fewer devices: the constraints or the memory need them all
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LOST = {signal.SIGKILL, signal.SIGSTOP}  # what others do to a process; the rest are its own errors
