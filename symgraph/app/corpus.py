@@ -218,10 +218,11 @@ class TimeMajorBatches:
 def sentences(ids: Ids) -> list[Ids]:
     """Split a stream into lines, each with its `<eos>`.
 
-    The rest after the last one is a line too.
+    The rest after the last one is a line too. One of a single token, such as a blank line, is left
+    out: it has no next token to predict.
     """
     ends = np.flatnonzero(ids == EOS) + 1
-    return [line for line in np.split(ids, ends) if len(line)]
+    return [line for line in np.split(ids, ends) if len(line) > 1]
 
 
 def _time_major(ids: Ids, batch_size: int) -> Ids:

@@ -98,7 +98,8 @@ class BucketSentenceIter(DataIter):
             cannot look it up.
 
     Raises:
-        ConfigError: if there is no batch, an argument is out of range, or ids do not fit the dtype.
+        ConfigError: if there is no sentence or no batch, an argument is out of range, or ids do not
+            fit the dtype.
     """
 
     def __init__(
@@ -125,6 +126,8 @@ class BucketSentenceIter(DataIter):
         self._data_pad = 0 if data_pad is None and invalid_label < 0 else data_pad
         self._shuffle, self._seed, self._pad_tail = shuffle, seed, pad_tail
         rows = [encoded(number, s, dtype) for number, s in enumerate(sentences)]
+        if not rows:
+            raise ConfigError("there are no sentences")
         lengths = [len(row) for row in rows]
         self.buckets = _bucket_lengths(lengths, batch_size, buckets, pad_tail)
         self.default_bucket_key = self.buckets[-1]

@@ -346,8 +346,8 @@ def test_sentences_without_words(tmp_path):
     config = write_bucketed(tmp_path)
     (tmp_path / "lines.txt").write_text("\n" * 400)
     done = run(str(config))
-    assert done.returncode == 1
-    assert done.stderr.startswith("symgraph: error: no labels to predict")
+    told = "symgraph: error: the training text: there are no sentences\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_text_from_a_device(config):

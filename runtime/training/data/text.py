@@ -133,13 +133,13 @@ class TextDataset:
         data, seed = config.data, config.train.seed
         assert isinstance(data, TextConfig), "its section"
         ids = self.corpus.train
-        if part == "training" and is_by_time(data):
-            return _timed(ids, data, config)
         if part == "held-out":
             ids = self.corpus.valid
             # Without backward, several batches per step gain nothing.
             data = data.model_copy(update={"batches_per_step": 1})
         try:
+            if part == "training" and is_by_time(data):
+                return _timed(ids, data, config)
             return Stream(ids, data) if data.buckets is None else Sentences(ids, data, seed)
         except ConfigError as error:
             raise ConfigError(f"the {part} text: {error}") from None

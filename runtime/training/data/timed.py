@@ -87,6 +87,8 @@ class TimedSentences:
         self._epoch = lru_cache(maxsize=2)(self._order)
 
     def _check(self, longest: int, every: Sequence[Array]) -> None:
+        if not every:
+            raise ConfigError("there are no sentences")
         if not self.sentences:
             raise ConfigError(f"no sentence has {longest} words or fewer; add a longer bucket")
         if self.discarded:

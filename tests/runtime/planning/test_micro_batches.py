@@ -196,6 +196,8 @@ def test_sentences_too_long_are_counted():
     assert source.discarded == 1
     with pytest.raises(ConfigError, match="no sentence has 9 words or fewer"):
         timed([[1] * 10])
+    with pytest.raises(ConfigError, match=r"^there are no sentences$"):
+        timed([])
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])

@@ -5,7 +5,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from symgraph.app.corpus import EOS, UNKNOWN, Corpus, TimeMajorBatches, stdlib_text, text
+from symgraph.app.corpus import (
+    EOS,
+    UNKNOWN,
+    Corpus,
+    TimeMajorBatches,
+    sentences,
+    stdlib_text,
+    text,
+)
 from symgraph.core.errors import ConfigError
 
 
@@ -34,6 +42,12 @@ def write(tmp_path):
         return str(path)
 
     return write
+
+
+def test_lines_without_a_next_token_are_no_sentences():
+    """A batch of blank lines only had no label, which ended the training."""
+    ids = np.array([EOS, 2, 3, EOS, EOS, 2, EOS, EOS, 4], np.int32)
+    assert [line.tolist() for line in sentences(ids)] == [[2, 3, EOS], [2, EOS]]
 
 
 # -- the standard library's source ------------------------------------------------------------

@@ -93,6 +93,12 @@ def test_sentences_that_are_all_too_long_need_a_longer_bucket(pad_tail):
         sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 2, [2], pad_tail=pad_tail)
 
 
+@pytest.mark.parametrize("buckets", [None, [3, 8]])
+def test_without_sentences_no_smaller_batch_is_recommended(buckets):
+    with pytest.raises(ConfigError, match=r"^there are no sentences$"):
+        sg.rnn.BucketSentenceIter([], 4, buckets, pad_tail=True)
+
+
 def test_no_bucket_that_reaches_a_batch_is_a_clear_error():
     with pytest.raises(ConfigError, match=r"no length of sentence fills a batch of 4.*has 2 sen"):
         sg.rnn.BucketSentenceIter(sentences([3, 3, 5]), 4)
