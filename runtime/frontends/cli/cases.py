@@ -156,7 +156,7 @@ def _from_file(options: Namespace) -> Loaded:
 
 
 def _from_name(options: Namespace) -> Loaded:
-    make = find_schedule("1f1b" if options.schedule == AUTO else options.schedule)
+    make = find_schedule("1f1b" if options.schedule == AUTO else options.schedule, AUTO)
     if options.micro_batches is None:
         raise ConfigError("--micro-batches is missing: how many does a step have?")
     _check_size(options)

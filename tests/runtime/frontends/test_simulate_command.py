@@ -309,6 +309,7 @@ def test_a_schedule_that_breaks_an_order(refused, tmp_path):
     ("line", "why"),
     [
         ("--schedule 1f1 --stages 2 --micro-batches 2", "no schedule '1f1'; did you mean '1f1b'?"),
+        ("--schedule aut --stages 2 --micro-batches 2", "no schedule 'aut'; did you mean 'auto'?"),
         ("--schedule none.csv", "none.csv: no such schedule file"),
         ("--schedule a/b", "a/b: no such schedule file"),
         ("--stages 2", "--micro-batches is missing"),
