@@ -85,8 +85,10 @@ def devices_to_measure(words: Sequence[str]) -> tuple[Context, ...] | None:
         raise ConfigError(
             f"measuring a machine takes devices=[...] and no config; leave out {extra!r}"
         )
-    names = words[0].removeprefix(DEVICES).strip().removeprefix("[").removesuffix("]").split(",")
-    contexts = tuple([Context.parse(name) for name in names])
+    names = words[0].removeprefix(DEVICES).strip()
+    if names.startswith("[") and names.endswith("]"):
+        names = names[1:-1]
+    contexts = tuple([Context.parse(name) for name in names.split(",")])
     if len({*contexts}) < len(contexts) or len({c.kind for c in contexts}) > 1:
         raise ConfigError(f"{words[0]!r}: the devices must be different ones of one kind")
     if not launched_by_mpi(os.environ):  # else each rank looks for its own: it forks before that

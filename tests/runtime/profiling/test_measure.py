@@ -170,6 +170,11 @@ def test_without_a_file_it_is_printed(tmp_path, capsys):
             "measuring a machine takes devices=[...] and no config; leave out 'devcies=[cpu(0)]'",
         ),
         (
+            ["--measure-machine", "devices=[cpu(0)"],
+            "'[cpu(0)' is not a device: write cpu(N) or gpu(N) with N = 0, 1, 2, ..., as in "
+            "'cpu(0)'",
+        ),
+        (
             ["--measure-machine", "README.md/m.yaml"],
             "cannot write the machine file README.md/m.yaml: Not a directory",
         ),
