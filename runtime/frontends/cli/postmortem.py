@@ -24,7 +24,8 @@ Record = dict[str, Any]
 def tell(options: Namespace) -> None:
     """Print the story of the flight records in these files and folders; ConfigError if damaged."""
     records = read(options.files)
-    print(wrapped("\n".join(story(records))))
+    whole = any(Path(name).is_dir() for name in options.files)
+    print(wrapped("\n".join(story(records, whole=whole))))
 
 
 def read(names: Sequence[str]) -> dict[int, Record]:
@@ -48,8 +49,8 @@ def read(names: Sequence[str]) -> dict[int, Record]:
     return {r["rank"]: r for r in found if r["run"] == last}
 
 
-def story(records: dict[int, Record]) -> list[str]:
-    """Return the lines that tell what happened."""
+def story(records: dict[int, Record], *, whole: bool) -> list[str]:
+    """Return the lines that tell what happened; `whole`: all records of a folder were read."""
     first = next(iter(records.values()))
     missing = [rank for rank in range(first["ranks"]) if rank not in records]
     failure = next((r["failure"] for r in records.values() if r["failure"]), None)
@@ -60,7 +61,8 @@ def story(records: dict[int, Record]) -> list[str]:
         who = f"rank {failure['rank']} failed first" if failure["rank"] >= 0 else "it failed"
         where = f" at {failure['where']}" if failure["where"] else ""
         lines.append(f"{who}{where}: {failure['message']}")
-    lines += [f"rank {rank} left no record" for rank in missing]
+    without = "rank {} left no record" if whole else "no record of rank {} was given"
+    lines += map(without.format, missing)
     for rank in sorted(records):
         lines += ["", *lines_of(records[rank], records[rank]["clock"]["unix"])]
     return lines

@@ -28,6 +28,11 @@ def test_the_story_of_a_rank_that_raised_fits_80_columns(tmp_path, capsys, monke
     assert "rank 1 failed first at 1B0 (step 2), node 'fault_b_grad0': RuntimeError" in said
     assert "waited in R3.0 for tag 3 (hidden_grad0, micro-batch 0) from rank 1" in said
 
+    assert symgraph(["postmortem", str(folder / "rank-0.json")]) == 0
+    said = capsys.readouterr().out
+    assert "no record of rank 1 was given" in said
+    assert "left no record" not in said  # the others lie beside it
+
 
 def test_a_rank_between_steps_did_nothing_last(tmp_path, capsys):
     """A run that ends by what it has learned said `between steps; last: `, and then nothing."""
