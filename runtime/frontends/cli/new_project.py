@@ -9,7 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from runtime.frontends.cli.config_schema import config_schema
-from symgraph.core.errors import ConfigError
+from symgraph.core.errors import ConfigError, SymgraphError
+from symgraph.core.writing import writing
 
 TEMPLATES = {".py": "network.txt", ".yaml": "config.txt"}
 SCHEMA = "symgraph.schema.json"
@@ -21,7 +22,7 @@ def write_project(path: Path) -> str:
     """Write `path`.py and `path`.yaml, and the schema that editors check it by; say what to do.
 
     Raises ConfigError if the name is not one of a module, if a file is there already, or if one
-    cannot be written, and leaves neither the config nor the network behind then.
+    cannot be written, and RunError if the disk is full; no part of a file is left behind then.
     """
     name = path.name
     if not NAME.fullmatch(name) or name in TAKEN:
@@ -36,17 +37,23 @@ def write_project(path: Path) -> str:
             raise ConfigError(f"{file} exists already; choose another name")
     folder = files("runtime.frontends.cli") / "templates"
     schema = path.with_name(SCHEMA)
-    try:
+    drafts = [(folder / file).read_text(encoding="utf-8") for file in TEMPLATES.values()]
+    texts = [draft.replace("NAME", name) for draft in drafts]
+    texts.append(json.dumps(config_schema(), indent=1) + "\n")
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for file, template in zip(written, TEMPLATES.values(), strict=True):
-            text = (folder / template).read_text(encoding="utf-8").replace("NAME", name)
-            file.write_text(text, encoding="utf-8")
-        schema.write_text(json.dumps(config_schema(), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        for file in written:
+    begun: list[Path] = []
+    try:
+        for file, text in zip([*written, schema], texts, strict=True):
+            with writing(file):
+                file.touch()
+                begun.append(file)
+                file.write_text(text, encoding="utf-8")
+    except SymgraphError:
+        for file in begun:
             with suppress(OSError):
                 file.unlink()
-        raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from None
+        raise
     network, config = written
     return (
         f"wrote {network}: a small network and its data\n"

@@ -91,18 +91,19 @@ def test_plan_and_explain_do_what_the_options_of_run_do(tmp_path, capsys):
     assert "decode" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("room", "file"), [(1000, "demo.py"), (10_000, "symgraph.schema.json")])
 def test_a_new_project_for_which_there_is_no_room_leaves_its_name_free(
-    tmp_path, monkeypatch, capsys
+    room, file, tmp_path, monkeypatch, capsys
 ):
-    """An empty network was left behind: "exists already; choose another name"."""
+    """Half a schema, and once an empty network, was left behind."""
     monkeypatch.chdir(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
-        assert main(["new", "demo"]) == 2
+        assert main(["new", "demo"]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert capsys.readouterr().err == "symgraph: error: cannot write demo: File too large\n"
+    assert capsys.readouterr().err == f"symgraph: error: cannot write {file}: File too large\n"
     assert list(tmp_path.iterdir()) == []
     assert main(["new", "demo"]) == 0
 
