@@ -121,7 +121,8 @@ class FromFunction:
     inputs: Inputs
     #: Batches per epoch; None: as many as there are.
     given: int | None
-    #: Whether a last batch with too few samples is filled up, else it is left out.
+    #: Whether batches with too few samples are filled up; else only the last one of an epoch may
+    #: have too few, and is left out.
     padded: bool
     _epoch: int = -1
     _first: int = 0  # the step at which the epoch began
@@ -133,8 +134,7 @@ class FromFunction:
     def _counted(self) -> int:
         batches = self.epochs.start(0)
         for count in range(LONGEST):
-            batch = self.epochs.next(batches)
-            if batch is None or (not self.padded and self._missing(batch)):
+            if self._read_from(batches, 0) is None:
                 if count:
                     self._epoch = -1  # the function may have gone on in the iterator of this epoch
                     return count
@@ -172,14 +172,27 @@ class FromFunction:
         """Read the batch of step _next, from the next epoch if this one has ended."""
         for _ in range(2):
             over = self.given is not None and self._next - self._first >= self.given
-            arrays = None if over else self.epochs.next(self._iterator)
-            if arrays is not None and (self.padded or not self._missing(arrays)):
+            arrays = None if over else self._read_from(self._iterator, self._epoch)
+            if arrays is not None:
                 return self.batch_of(arrays)
             if self._next == self._first and self._epoch >= 0 and not over:
                 break
             self._epoch, self._first = self._epoch + 1, self._next
             self._iterator = self.epochs.start(self._epoch)
         raise ConfigError(self._no_batch(self._epoch))
+
+    def _read_from(self, batches: Iterator[Any], epoch: int) -> Arrays | None:
+        """Return an epoch's next batch to use; None at its end."""
+        arrays = self.epochs.next(batches)
+        if arrays is None or self.padded or not self._missing(arrays):
+            return arrays
+        if self.epochs.next(batches) is None:
+            return None
+        raise ConfigError(
+            f"{self.epochs.key}: {self.epochs.path} yields a batch of "
+            f"{self.inputs.samples(arrays)} samples in epoch {epoch} and others after it: only the "
+            f"last may have fewer than {self.inputs.batch}; yield whole batches"
+        )
 
     def batch_of(self, arrays: Mapping[str, Any]) -> DataBatch:
         """Return what the function yields as a batch, filled up if it lacks samples."""

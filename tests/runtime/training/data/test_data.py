@@ -172,6 +172,10 @@ def test_an_endless_iterator_needs_a_number_of_batches_or_steps(load, monkeypatc
         ({"function": "nets.py:broken"}, r"failed at .*nets.py, line \d+: OSError: disk gone"),
         ({"args": {"head": "linear"}}, r"'label' has the shape \(16, 3\), but .* float32\[16\]"),
         ({"args": {"count": 9}}, r"has no whole batch of 16 samples"),
+        (  # ended the epoch, and what followed was never used
+            {"function": "nets.py:ragged_batches"},
+            r"ragged_batches yields a batch of \d+ samples in epoch 0 and others after it",
+        ),
         ({"function": "nets.py:ragged"}, r"ragged: 'data' is no array: .*inhomogeneous"),
         ({"function": "nets.py:scalars"}, r"scalars: 'data' has the shape \(\), but .*\[16,6\]"),
         ({"valid": "nets.py:strange"}, r"data.valid: nets.py:strange returns int"),
