@@ -287,7 +287,8 @@ def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_what_is_printed_may_be_cut_off(config):
     """`--plan | head` ended with a traceback."""
-    for arguments in (["--keys"], [config, "--plan"]):
+    one = ["--measure-machine", "devices=[cpu(0)]"]
+    for arguments in (["--keys"], [config, "--plan"], one):
         done = without_reader(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
 

@@ -179,17 +179,16 @@ def _measure_machine(options: argparse.Namespace) -> int:
             _require_machine_file(path)
         with ended_by_signals():
             machine = measure_machine(cluster, contexts)
-        if 0 in cluster.ranks:
-            if path == "-":
-                print(machine_file(machine), end="", flush=True)
-            else:
-                write_machine(machine, path)
-                print(wrapped(str(machine)), flush=True)
+        if path != "-" and 0 in cluster.ranks:
+            write_machine(machine, path)
         cluster.close()
     except (Exception, KeyboardInterrupt) as error:
         status = report(error, with_traceback=options.traceback)
         cluster.leave(status)
         return status
+    if 0 in cluster.ranks:
+        told = machine_file(machine) if path == "-" else f"{wrapped(str(machine))}\n"
+        print(told, end="", flush=True)
     return OK
 
 
