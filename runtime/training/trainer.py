@@ -560,6 +560,7 @@ FIXED_DATA = (  # likewise, where the kind of data has them
     "shuffle",
     "scale",
 )
+UNORDERED = ("buckets", "lengths", "rows")  # of FIXED_DATA: lists whose order does not matter
 
 
 def _require_same_run(old: object, config: Config, path: Path) -> None:
@@ -578,6 +579,8 @@ def _require_same_run(old: object, config: Config, path: Path) -> None:
                     f"{path} is not a checkpoint of a training run: {name} is missing"
                 )
             before, after = before[part], after[part]
+        if key[-1] in UNORDERED and isinstance(before, list) and isinstance(after, list):
+            before, after = sorted({*before}), sorted({*after})
         if before != after:
             raise ConfigError(
                 f"{name}: {after!r}, but the checkpoint {path} was written with {before!r}; change "

@@ -49,7 +49,10 @@ def test_a_run_learns_and_counts_its_words(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", [[], ["devices=[cpu(0)]"], ["pipeline.schedule=gpipe"]])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [[], ["devices=[cpu(0)]"], ["pipeline.schedule=gpipe"], ["data.buckets=[12, 7, 4, 7]"]],
+)
 def test_a_run_goes_on_with_the_same_bits(tmp_path, elsewhere):
     path = write_bucketed(tmp_path, more=f"checkpoint: {{directory: {tmp_path / 'saved'}}}\n")
     summary, weights, _ = run(path, f"checkpoint.directory={tmp_path / 'other'}")
