@@ -62,6 +62,10 @@ class Worker(Rank):
         self.bound: list[BoundProgram] = []
         self._gpu_ranks = [at for at, context in enumerate(devices) if context.kind != "cpu"]
         self._schedules = schedules or (plan.schedule,)
+        # Replicas in other processes have arrays of their own, whatever was planned.
+        here = len(self.resources.pools) == plan.partition.ranks
+        self._packed = self.parts.packed if here else self.parts.packed_if(one_array=False)
+        self._shares_packed = any(w.shared for of_rank in self._packed for w in of_rank.values())
         with self.device.use():  # else the memory is the first card's, filled on another stream
             self._arena: Arena | None = self._reserve()
 
@@ -71,7 +75,7 @@ class Worker(Rank):
         programs = [schedule.programs[self.rank] for schedule in self._schedules]
         fixed = self.fixed.keys()
         arena = reserve(programs, self.rank, parts.partitions, parts.kinds, parts.grads, fixed)
-        nbytes = to_cache_lines(arena.nbytes) + packed_bytes(parts.packed)[self.rank]
+        nbytes = to_cache_lines(arena.nbytes) + packed_bytes(self._packed)[self.rank]
         self.memory = self.resources.pool.take(nbytes, self._drop, self.device)
         for partition in parts.partitions.values():
             set_aside(partition, self.rank, self.device)
@@ -95,7 +99,7 @@ class Worker(Rank):
             if not e.exchange
         }
         self._channels = sorted((a, b) for a, b in ends if a != b)
-        self.packs = Packs({form: self._room(w) for form, w in self.parts.packed[rank].items()})
+        self.packs = Packs({form: self._room(w) for form, w in self._packed[rank].items()})
         if self.stopwatch is not None:
             self.stopwatch.reset(self.stamps)
         self.bound, self.grads = bind_programs(self, schedules, arena)
@@ -176,7 +180,7 @@ class Worker(Rank):
             self.bind()
         self.start(feeds, train=train, seed=seed, step=step)
         self.packs.refresh()
-        if self.parts.shares_packed:
+        if self._shares_packed:
             transport.waiting_for("the weights that other replicas pack")
             transport.exchange(None)
         with self.device.use():

@@ -91,17 +91,16 @@ class StepBatches:
         """Kind -> parameter -> the value of its gradient."""
         return {kind: self.plans[kind.part].grads for kind in self.partitions}
 
-    @cached_property
+    @property
     def packed(self) -> list[dict[PackedForm, PackedWeight]]:
         """The parameters that each rank holds and reads packed."""
-        (cut, *others), plan = self.partitions.values(), self.plans[0]
-        held, one_array = plan.network.parameters, plan.options.shares_weights
-        return packed_weights(cut, held, tuple(others), one_array=one_array)
+        return self.packed_if(self.plans[0].options.shares_weights)
 
-    @cached_property
-    def shares_packed(self) -> bool:
-        """Whether ranks read parameters that others pack."""
-        return any(weight.shared for of_rank in self.packed for weight in of_rank.values())
+    def packed_if(self, one_array: bool) -> list[dict[PackedForm, PackedWeight]]:
+        """Return the same if copies of a parameter are one array, or if each is its own."""
+        cut, *others = self.partitions.values()
+        held = self.plans[0].network.parameters
+        return packed_weights(cut, held, tuple(others), one_array=one_array)
 
     def early(self, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
         """Compute the prologue of all batches together; return its values for each part."""

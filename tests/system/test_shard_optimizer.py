@@ -14,7 +14,9 @@ from partitioner.cutting.replicas import buckets
 from runtime.backends.cpu.gemm import available
 from runtime.backends.device.arrays import address, on_host
 from runtime.backends.scratch import packed_weights
+from runtime.engine.rank import RankResources
 from runtime.engine.session import Session, initialize
+from runtime.engine.worker import Worker
 from runtime.planning.planner import plan
 from runtime.schedule.instructions import WEIGHTS, Collective, Update
 from runtime.schedule.message_costs import replica_sum_seconds, replica_weight_seconds
@@ -138,6 +140,18 @@ def test_threads_pack_a_replicated_weight_once(places):
         packs = [p for w in run.workers.values() for p in w.packs.buffers.values()]
         assert len({address(p.buffer) for p in packs}) == len(weights) == sum(p.own for p in packs)
         assert len(packs) == sum(len({*of_rank.values()}) for of_rank in planned) > len(weights)
+
+
+@pytest.mark.skipif(not available(), reason="packed products need AVX-512, or AVX2 and FMA")
+def test_a_process_of_one_rank_packs_for_itself():
+    """By a plan for threads, rank 0 looked for what rank 1 packs, in another process: KeyError."""
+    with ThreadCluster(2) as cluster:
+        run = session(cluster, TWO, rule("sgd"), shard=True, micro_batches=1)
+        for rank in (0, 1):
+            alone = Worker(run.plan, rank, run.arrays[rank], resources=RankResources(rank))
+            alone.bind()
+            assert alone.packs.buffers
+            assert all(packed.own for packed in alone.packs.buffers.values())
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
