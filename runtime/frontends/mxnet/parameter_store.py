@@ -316,7 +316,8 @@ class ParameterStore:
             raise ConfigError(f"{path} holds states of the optimizer {kind}, not of {own}")
         updates, steps = map(int, counts[UPDATES])
         trained = [name for name in plan.grads if name not in plan.feeds]
-        for name in trained if updates else ():
+        begun = arrays or updates > self.wanted_optimizer.begin_num_update
+        for name in trained if begun else ():
             parameter = parameter_of(plan.shards, name)
             for key in self._keys(parameter).values():
                 if key not in arrays:
@@ -328,7 +329,7 @@ class ParameterStore:
                         f"parameter is {array.dtype}{list(array.shape)}"
                     )
         self.states.clear()
-        self._set_states(plan, arrays if updates else {})
+        self._set_states(plan, arrays)
         self.updates, self.steps = updates, steps
         scale = {name: a.item() for name, a in counts.items() if name != UPDATES}
         self.loss_scale = self.loss_scale.resumed(scale)

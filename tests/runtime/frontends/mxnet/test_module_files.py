@@ -135,9 +135,16 @@ def test_optimizer_states_of_other_shapes_are_refused(tmp_path):
             module.save_optimizer_states(file)
 
 
-def test_states_of_an_optimizer_that_has_not_begun(tmp_path):
-    """A file from before the first update left the momentum of later ones as it was."""
+@pytest.mark.parametrize("begin", [0, 100])
+def test_states_of_an_optimizer_that_has_not_begun(begin, tmp_path):
+    """A file from before the first update left the momentum of later ones as it was.
+
+    If that was not update 1, momentum was asked of it that nothing had made yet.
+    """
     first, again = ready(), ready()
+    for module in (first, again):
+        settings = {"learning_rate": 0.5, "momentum": 0.9, "begin_num_update": begin}
+        module.init_optimizer(optimizer_params=settings, force_init=True)
     file = str(tmp_path / "x.states")
     again.save_optimizer_states(file)
     given, _ = again.get_params()
