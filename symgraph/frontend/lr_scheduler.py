@@ -51,7 +51,9 @@ class LRScheduler:
 
     def __post_init__(self) -> None:
         require_numbers(self, ConfigError)
-        self._require(self.base_lr >= 0, "base_lr", self.base_lr, "0 or more")
+        for name in ("base_lr", "warmup_begin_lr", "stop_factor_lr", "final_lr"):
+            rate = getattr(self, name, 0.0)
+            self._require(rate >= 0, name, rate, "0 or more")
         self._require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         self._require(
             self.warmup_begin_lr <= self.base_lr,
