@@ -79,6 +79,7 @@ class Optimizer:
     def __post_init__(self) -> None:
         require_numbers(self, ConfigError)
         self._check("wd", self.wd, math.inf)
+        self._check("begin_num_update", self.begin_num_update, math.inf)
         if self.clip_gradient is not None:
             self._check("clip_gradient", self.clip_gradient, math.inf, above=True)
         rate = self._rate

@@ -125,6 +125,13 @@ class LAMB(_Adaptive):
     #: Whether the averages are divided by 1 - beta**t.
     bias_correction: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lower_bound is not None:
+            self._check("lower_bound", self.lower_bound, math.inf)
+        if self.upper_bound is not None:
+            self._check("upper_bound", self.upper_bound, math.inf, above=True)
+
     def slots(self) -> tuple[str, ...]:
         return ("mean", "var")
 
