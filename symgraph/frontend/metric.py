@@ -10,6 +10,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy
@@ -27,8 +28,14 @@ class Accuracy(EvalMetric):
     Predictions are classes, in the shape of the labels, or scores with the classes along `axis`.
     """
 
-    def __init__(self, axis: int = 1, name: str = "accuracy", **names: Names) -> None:
-        super().__init__(name, **names, axis=axis)
+    def __init__(
+        self,
+        axis: int = 1,
+        name: str = "accuracy",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(name, output_names, label_names, axis=axis)
         self.axis = axis
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -50,9 +57,14 @@ class Perplexity(EvalMetric):
     """
 
     def __init__(
-        self, ignore_label: int | None, axis: int = -1, name: str = "perplexity", **names: Names
+        self,
+        ignore_label: int | None,
+        axis: int = -1,
+        name: str = "perplexity",
+        output_names: Names = None,
+        label_names: Names = None,
     ) -> None:
-        super().__init__(name, **names, ignore_label=ignore_label, axis=axis)
+        super().__init__(name, output_names, label_names, ignore_label=ignore_label, axis=axis)
         self.ignore_label = ignore_label
         self.axis = axis
 
@@ -67,8 +79,14 @@ class Perplexity(EvalMetric):
 class CrossEntropy(EvalMetric):
     """The mean of -log(p(label) + eps) (`mx.metric.CrossEntropy`), classes along the last axis."""
 
-    def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Names) -> None:
-        super().__init__(name, **names, eps=eps)
+    def __init__(
+        self,
+        eps: float = 1e-12,
+        name: str = "cross-entropy",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(name, output_names, label_names, eps=eps)
         self.eps = eps
 
     def measure(self, label: Array, pred: Array) -> tuple[float, int]:
@@ -79,8 +97,14 @@ class CrossEntropy(EvalMetric):
 class NegativeLogLikelihood(CrossEntropy):
     """`CrossEntropy` under another name (`mx.metric.NegativeLogLikelihood`)."""
 
-    def __init__(self, eps: float = 1e-12, name: str = "nll-loss", **names: Names) -> None:
-        super().__init__(eps, name, **names)
+    def __init__(
+        self,
+        eps: float = 1e-12,
+        name: str = "nll-loss",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(eps, name, output_names, label_names)
 
 
 class TopKAccuracy(EvalMetric):
@@ -90,9 +114,15 @@ class TopKAccuracy(EvalMetric):
     GraphError for a top_k below 2.
     """
 
-    def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", **names: Names) -> None:
+    def __init__(
+        self,
+        top_k: int = 1,
+        name: str = "top_k_accuracy",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
         ending = f"_{top_k}"  # `get_config` has it already
-        super().__init__(name.removesuffix(ending) + ending, **names, top_k=top_k)
+        super().__init__(name.removesuffix(ending) + ending, output_names, label_names, top_k=top_k)
         if top_k < 2:
             raise GraphError(f"TopKAccuracy: top_k is {top_k}; use Accuracy for less than 2")
         self.top_k = top_k
@@ -126,8 +156,10 @@ class _Difference(EvalMetric):
 class MAE(_Difference):
     """The mean absolute error over all elements (`mx.metric.MAE`)."""
 
-    def __init__(self, name: str = "mae", **names: Names) -> None:
-        super().__init__(name, **names)
+    def __init__(
+        self, name: str = "mae", output_names: Names = None, label_names: Names = None
+    ) -> None:
+        super().__init__(name, output_names, label_names)
 
     def error(self, difference: Array) -> Array:
         return numpy.abs(difference)
@@ -136,8 +168,10 @@ class MAE(_Difference):
 class MSE(_Difference):
     """The mean squared error over all elements (`mx.metric.MSE`)."""
 
-    def __init__(self, name: str = "mse", **names: Names) -> None:
-        super().__init__(name, **names)
+    def __init__(
+        self, name: str = "mse", output_names: Names = None, label_names: Names = None
+    ) -> None:
+        super().__init__(name, output_names, label_names)
 
     def error(self, difference: Array) -> Array:
         return numpy.square(difference)
@@ -149,8 +183,10 @@ class RMSE(MSE):
     MXNet averages the roots of batches instead.
     """
 
-    def __init__(self, name: str = "rmse", **names: Names) -> None:
-        super().__init__(name, **names)
+    def __init__(
+        self, name: str = "rmse", output_names: Names = None, label_names: Names = None
+    ) -> None:
+        super().__init__(name, output_names, label_names)
 
     def value(self, mean: float) -> float:
         return math.sqrt(mean)
@@ -159,8 +195,10 @@ class RMSE(MSE):
 class Loss(EvalMetric):
     """The mean of all elements of the outputs; labels are ignored (`mx.metric.Loss`)."""
 
-    def __init__(self, name: str = "loss", **names: Names) -> None:
-        super().__init__(name, **names)
+    def __init__(
+        self, name: str = "loss", output_names: Names = None, label_names: Names = None
+    ) -> None:
+        super().__init__(name, output_names, label_names)
 
     def update(self, labels: Any, preds: Array | Sequence[Array]) -> None:
         for pred in host_arrays(preds):
@@ -181,7 +219,7 @@ class CustomMetric(EvalMetric):
         name: the metric's name; by default the function's.
         allow_extra_outputs: whether the numbers of labels and predictions may differ; surplus
             arrays are ignored.
-        **names: `output_names` and `label_names`, as of EvalMetric.
+        output_names, label_names: as of EvalMetric.
     """
 
     def __init__(
@@ -189,11 +227,14 @@ class CustomMetric(EvalMetric):
         feval: Feval,
         name: str | None = None,
         allow_extra_outputs: bool = False,
-        **names: Names,
+        output_names: Names = None,
+        label_names: Names = None,
     ) -> None:
         function = str(getattr(feval, "__name__", type(feval).__name__))
         default = f"custom({function})" if "<" in function else function
-        super().__init__(name or default, **names, allow_extra_outputs=allow_extra_outputs)
+        super().__init__(
+            name or default, output_names, label_names, allow_extra_outputs=allow_extra_outputs
+        )
         self._feval = feval
         self._extra = allow_extra_outputs
 
@@ -214,10 +255,14 @@ class CompositeEvalMetric(EvalMetric):
     """
 
     def __init__(
-        self, metrics: Iterable[Metric] | None = (), name: str = "composite", **names: Names
+        self,
+        metrics: Iterable[Metric] | None = (),
+        name: str = "composite",
+        output_names: Names = None,
+        label_names: Names = None,
     ) -> None:
         self.metrics = [create(metric) for metric in metrics or ()]
-        super().__init__(name, **names)
+        super().__init__(name, output_names, label_names)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "metrics": [m.get_config() for m in self.metrics]}
@@ -317,7 +362,7 @@ def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> Eva
         **arguments: arguments of the metric's class by name.
 
     Raises:
-        GraphError: for an unknown name, or anything else.
+        GraphError: for an unknown name or argument, or anything else.
     """
     if isinstance(metric, EvalMetric):
         return metric
@@ -338,6 +383,10 @@ def create(metric: Metric | list[Metric], *values: Any, **arguments: Any) -> Eva
     metric_class = METRICS.get(metric.lower())
     if metric_class is None:
         raise GraphError(f"unknown metric {metric!r}: {nearest(metric.lower(), METRICS)}")
+    try:
+        signature(metric_class).bind(*values, **arguments)
+    except TypeError as error:
+        raise GraphError(f"metric {metric!r}: {error}") from None
     return metric_class(*values, **arguments)
 
 

@@ -27,10 +27,10 @@ class _Table(EvalMetric):
     `sum_metric` is an array of sums; with average="macro" it is the sum of the figures of batches.
     """
 
-    def __init__(self, name: str, average: str, **names: Any) -> None:
+    def __init__(self, name: str, average: str, output_names: Names, label_names: Names) -> None:
         if average not in AVERAGES:
             raise GraphError(f"metric {name!r}: average={average!r}; {nearest(average, AVERAGES)}")
-        super().__init__(name, **names, average=average)
+        super().__init__(name, output_names, label_names, average=average)
         self.average = average
 
     def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
@@ -70,8 +70,14 @@ class F1(_TwoClasses):
     are 0 or 1.
     """
 
-    def __init__(self, name: str = "f1", average: str = "micro", **names: Names) -> None:
-        super().__init__(name, average, **names)
+    def __init__(
+        self,
+        name: str = "f1",
+        average: str = "micro",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(name, average, output_names, label_names)
 
     def figure(self, sums: Array) -> float:
         (_, missed), (wrong, found) = sums
@@ -84,8 +90,14 @@ class MCC(_TwoClasses):
     Arguments are those of `F1`. Factors of the denominator that are 0 count as 1.
     """
 
-    def __init__(self, name: str = "mcc", average: str = "micro", **names: Names) -> None:
-        super().__init__(name, average, **names)
+    def __init__(
+        self,
+        name: str = "mcc",
+        average: str = "micro",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(name, average, output_names, label_names)
 
     def figure(self, sums: Array) -> float:
         (no, missed), (wrong, yes) = sums / sums.sum()
@@ -100,8 +112,10 @@ class PCC(_Table):
     while all labels, or all predictions, are of one class.
     """
 
-    def __init__(self, name: str = "pcc", **names: Names) -> None:
-        super().__init__(name, "micro", **names)
+    def __init__(
+        self, name: str = "pcc", output_names: Names = None, label_names: Names = None
+    ) -> None:
+        super().__init__(name, "micro", output_names, label_names)
         del self._settings["average"]
 
     def measure(self, label: Array, pred: Array) -> tuple[Any, int]:
@@ -135,8 +149,14 @@ class PearsonCorrelation(_Table):
     It is of all elements, or the mean over arrays for average="macro", MXNet 1.x's default.
     """
 
-    def __init__(self, name: str = "pearsonr", average: str = "micro", **names: Names) -> None:
-        super().__init__(name, average, **names)
+    def __init__(
+        self,
+        name: str = "pearsonr",
+        average: str = "micro",
+        output_names: Names = None,
+        label_names: Names = None,
+    ) -> None:
+        super().__init__(name, average, output_names, label_names)
 
     def update(self, labels: Array | Sequence[Array], preds: Array | Sequence[Array]) -> None:
         labels, preds = host_arrays(labels), host_arrays(preds)

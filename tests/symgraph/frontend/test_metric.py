@@ -121,6 +121,12 @@ def test_create():
     assert create(made) is made
     with pytest.raises(GraphError, match="unknown metric 'perplexit': did you mean 'perplexity'"):
         create("perplexit")
+    with pytest.raises(GraphError, match="metric 'ce': got an unexpected keyword argument 'axs'"):
+        create("ce", axs=1)
+    with pytest.raises(GraphError, match="missing a required argument: 'ignore_label'"):
+        create("perplexity")
+    with pytest.raises(TypeError, match="output_name"):
+        Accuracy(output_name=["softmax_output"])
 
 
 def test_several_values_may_be_a_zip():
