@@ -138,7 +138,7 @@ class Optimizer:
         The default of wd_mult is 1 for names that end in `_weight` or `_gamma`, and 0 for others.
         """
         if self.lr_scheduler is not None:
-            rate = self.lr_scheduler(update_count)
+            rate = _scheduled(self.lr_scheduler, update_count)
         else:
             rate = self.DEFAULT_RATE if self._rate is None else self._rate
         decays = name.endswith(("_weight", "_gamma"))
@@ -302,6 +302,21 @@ def _current_rate(optimizer: Optimizer) -> float | None:
     if optimizer.lr_scheduler is not None and hasattr(optimizer, "num_update"):
         return float(optimizer.lr_scheduler(optimizer.num_update))
     return optimizer._rate
+
+
+def _scheduled(schedule: LRScheduler, update_count: int) -> float:
+    """The rate of an update by a schedule; ConfigError for what is no rate."""
+    given: Any = schedule(update_count)
+    try:
+        rate = float(given)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if not 0.0 <= rate < math.inf:
+        raise ConfigError(
+            f"lr_scheduler gave {given!r} for update {update_count}: it must return a number, 0 or "
+            "more"
+        )
+    return rate
 
 
 def _set_first_rate(optimizer: Optimizer, rate: float | None) -> None:

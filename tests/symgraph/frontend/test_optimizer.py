@@ -413,6 +413,14 @@ def test_learning_rate_replaces_the_base_of_any_schedule(kind):
     assert kind().rates("w", 50, {})[0] == {SGD: 0.01, NAG: 0.01}.get(kind, 0.001)
 
 
+@pytest.mark.parametrize("rate", [None, "fast", math.nan, -0.1, [0.1, 0.2]])
+def test_a_schedule_of_ones_own_that_gives_no_rate_is_refused(rate):
+    """NaN went into all weights, and None was told as a product of NoneType and float."""
+    opt = SGD(lr_scheduler=lambda _: rate)
+    with pytest.raises(ConfigError, match=r"gave .* for update 3: it must return a number, 0"):
+        opt.rates("fc_weight", 3, {})
+
+
 def test_schedules_of_ones_own():
     class Inverse(LRScheduler):
         base_lr, warmup_steps, warmup_begin_lr, warmup_mode = 1.0, 0, 0.0, "linear"
