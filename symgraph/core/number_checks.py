@@ -12,7 +12,12 @@ import numpy as np
 from symgraph.core.errors import SymgraphError
 
 # Annotation of a field -> what its value must be.
-NUMBERS = {"int": "a whole number", "float": "a finite number", "float | None": "a finite number"}
+NUMBERS = {
+    "int": "a whole number",
+    "float": "a finite number",
+    "float | None": "a finite number",
+    "bool": "True or False",
+}
 
 
 def whole_number(value: Any, what: str, error: type[SymgraphError]) -> int:
@@ -27,14 +32,14 @@ def require_numbers(settings: Any, error: type[SymgraphError]) -> None:
     """Raise the error if a field that is annotated as a number holds something else."""
     for field in fields(settings) if is_dataclass(settings) else ():
         kind, value = str(field.type), getattr(settings, field.name)
-        optional = value is None and kind.endswith("None")
-        if kind in NUMBERS and not optional and not _is_number(value, whole=kind == "int"):
+        optional, whole = value is None and kind.endswith("None"), kind in ("int", "bool")
+        if kind in NUMBERS and not optional and not _is_number(value, whole=whole):
             raise error(
                 f"{type(settings).__name__}: {field.name} is {value!r} but must be {NUMBERS[kind]}"
             )
 
 
 def _is_number(value: Any, *, whole: bool) -> bool:
-    if not isinstance(value, int | float | np.number) or not math.isfinite(value):
+    if not isinstance(value, int | float | np.number | np.bool_) or not math.isfinite(value):
         return False
     return not whole or value == int(value)

@@ -513,6 +513,7 @@ def test_create():
         (lambda: SGD(-0.1), "SGD: learning_rate is -0.1 but must be 0 or more"),
         (lambda: SGD(momentum=1.0), "SGD: momentum is 1.0 but must be 0 or more and below 1"),
         (lambda: SGD(wd=-1), "wd is -1"),
+        (lambda: RMSProp(centered="False"), "centered is 'False' but must be True or False"),
         (lambda: LAMB(lower_bound=-1.0), "lower_bound is -1.0 but must be 0 or more"),
         (lambda: LAMB(upper_bound=-1.0), "upper_bound is -1.0 but must be above 0"),
         (lambda: SGD(begin_num_update=-5), "begin_num_update is -5 but must be 0 or more"),
