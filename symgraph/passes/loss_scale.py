@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from symgraph.core.errors import ConfigError, RunError
 
 AUTO = "auto"
@@ -45,7 +47,7 @@ class LossScale:
         """
         if given == AUTO:
             return cls(FIRST, dynamic=True) if precision == "float16" else cls()
-        if isinstance(given, str) or not 0 < given < math.inf:
+        if not isinstance(given, int | float | np.number) or not 0 < given < math.inf:
             raise ConfigError(f"loss_scale is {given!r} but must be auto or a number above 0")
         return cls(float(given))
 

@@ -238,7 +238,7 @@ def test_a_scale_that_nothing_is_gained_by():
         LossScale(1.0, dynamic=True).after(False)
 
 
-@pytest.mark.parametrize("given", [0, -1, float("inf"), "much"])
+@pytest.mark.parametrize("given", [0, -1, float("inf"), "much", None])
 def test_a_scale_that_is_none(given):
     with pytest.raises(ConfigError, match="loss_scale is"):
         LossScale.of("float16", given)
