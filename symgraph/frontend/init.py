@@ -405,7 +405,8 @@ class Load:
         default_init: The initializer of all others; None: there must be none.
 
     Raises:
-        GraphError: A parameter has another shape here, or there is no value of it.
+        GraphError: A parameter has another shape here, or there is no value of it; or the values
+            are no table, but MXNet's path of a file.
     """
 
     def __init__(
@@ -413,6 +414,10 @@ class Load:
         param: Mapping[str, Any],
         default_init: str | Initializer | Mixed | None = None,
     ) -> None:
+        if not isinstance(param, Mapping):
+            raise GraphError(
+                f"Load takes a table of values, not {param!r}: read a file with nd.load(path)"
+            )
         self.param = {re.sub("^(arg|aux):", "", name): np.asarray(a) for name, a in param.items()}
         self.default_init = None if default_init is None else create(default_init)
 

@@ -234,6 +234,8 @@ def test_load_takes_known_values_and_draws_others():
         known("fc_weight", (3,), "float32", 0)
     with pytest.raises(GraphError, match=r"no value for parameter 'fc_bias'.*fc_weight"):
         init.Load({"fc_weight": [1]})("fc_bias", (1,), "float32", 0)
+    with pytest.raises(GraphError, match=r"not 'net\.params': read a file with nd\.load\(path\)"):
+        init.Load("net.params")
 
 
 @pytest.mark.parametrize("factor", [2, 3])
