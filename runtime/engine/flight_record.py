@@ -31,6 +31,7 @@ from runtime.schedule.instructions import Instruction, Recv, Send
 from runtime.schedule.program import Program
 from runtime.schedule.timeline import Track
 from runtime.transports import Cluster, Failure
+from runtime.transports.base import error_text
 from symgraph.app.command_line import FAILED, exit_status, say
 
 KEPT = 1000  # instructions
@@ -210,7 +211,7 @@ class FlightRecorder:
         if error is None:
             return
         if exit_status(error) == FAILED:
-            self.failed(Failure(-1, "", f"{type(error).__name__}: {error}"))
+            self.failed(Failure(-1, "", error_text(error)))
         with self._lock:
             if self._failure and self._written and _speaker(self._failure) in self._records:
                 error.flight_records = str(self.folder)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from runtime.planning.step import Feeds, StepBatches
 from runtime.schedule.instructions import Instruction
 from runtime.schedule.program import Schedule
 from runtime.schedule.timeline import EMPTY, Timeline, Track
-from runtime.transports.base import Failure, Transport
+from runtime.transports.base import Failure, Transport, error_text
 from symgraph.core.errors import LimitError, PeerFailed, RunError
 from symgraph.core.types import Array, Value
 
@@ -235,7 +235,7 @@ class Worker(Rank):
         if isinstance(error, PeerFailed):
             raise error
         full = no_memory(self.plan, self.rank, cause) if isinstance(cause, MemoryError) else None
-        message = f"{type(cause).__name__}: {cause}" if full is None else str(full)
+        message = error_text(cause) if full is None else str(full)
         self.transport.waiting_for(where)  # what it waited for before is not to be blamed
         self.transport.abort(Failure(self.rank, where, message))
         if not isinstance(cause, Exception):

@@ -10,7 +10,7 @@ import atexit
 import sys
 from types import TracebackType
 
-from runtime.transports.base import Failure
+from runtime.transports.base import Failure, error_text
 from runtime.transports.mpi.cluster import MpiCluster, MpiContext
 from symgraph.core.errors import PeerFailed
 
@@ -37,7 +37,7 @@ def _set_hook(cluster: MpiCluster) -> None:
         if isinstance(error, PeerFailed):
             print(error, file=sys.stderr)
         else:
-            cluster.abort(Failure(cluster.rank, where, f"{kind.__name__}: {error}"))
+            cluster.abort(Failure(cluster.rank, where, error_text(error)))
             outer(kind, error, trace)
         cluster.leave(1)
 

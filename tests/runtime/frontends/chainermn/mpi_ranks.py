@@ -45,6 +45,14 @@ def contract() -> None:
     say("contract kept")
 
 
+def is_interrupted() -> None:
+    """Rank 1 stops with an error that has no words."""
+    comm = create_communicator("flat", timeout=60)
+    if comm.rank == 1:
+        raise KeyboardInterrupt
+    comm.recv(1, 7)
+
+
 def fails() -> None:
     """Rank 1 raises; nobody handles anything."""
     comm = create_communicator("flat", timeout=60)
@@ -167,6 +175,7 @@ def well() -> None:
 CASES = {
     "well": well,
     "fails": fails,
+    "is-interrupted": is_interrupted,
     "wrong-tag": wrong_tag,
     "dies-in-a-save": dies_in_a_save,
     "goes-on": goes_on,

@@ -58,6 +58,12 @@ def test_an_exception_ends_all_ranks_and_is_named():
     assert [line.split(" stopped")[0] for line in told] == ["rank 0", "rank 2"], ended
 
 
+def test_an_error_without_words_is_named():
+    """The line ended with "KeyboardInterrupt: ", as if its end were lost."""
+    ended = launch(2, PROGRAM, "is-interrupted")
+    assert ended.lines("^rank 0 stopped while .*: rank 1 failed: KeyboardInterrupt$"), ended
+
+
 def test_a_wrong_tag_ends_all_ranks():
     ended = launch(2, PROGRAM, "wrong-tag")
     assert ended.status == 1, ended
