@@ -9,6 +9,7 @@ import numpy as np
 
 from runtime.frontends.chainermn.communicator import Communicator
 from symgraph.core.errors import GraphError, RunError
+from symgraph.core.number_checks import whole_number
 
 T = TypeVar("T")
 RAISED = {"StopIteration": StopIteration, "TypeError": TypeError}  # as such on every rank
@@ -33,7 +34,11 @@ def scatter_index(
         force_equal_length: whether neighbouring parts may share a sample, so that all parts have
             the same length.
     """
-    total = comm.bcast_obj(n_total_samples, root)
+    total = whole_number(
+        comm.bcast_obj(n_total_samples, root), "scatter_index: the number of samples", GraphError
+    )
+    if total < 0:
+        raise GraphError(f"scatter_index: the number of samples must be 0 or more, not {total}")
     begin, end = (total * r // comm.size for r in (comm.rank, comm.rank + 1))
     return (begin, begin + -(-total // comm.size)) if force_equal_length else (begin, end)
 
@@ -90,13 +95,14 @@ class MultiNodeIterator(Iterator[Any]):
     """
 
     def __init__(self, actual: Iterable[Any] | None, comm: Communicator, rank_master: int) -> None:
-        if comm.rank == rank_master and actual is None:
+        self._actual = iter(actual) if comm.rank == rank_master and actual is not None else None
+        self._comm, self._master = comm, rank_master
+        known = None if self._actual is None else self._master_position()
+        self._position: dict[str, Any] = comm.bcast_obj(known, rank_master)
+        if self._position is None:
             raise GraphError(
                 f"create_multi_node_iterator: rank {rank_master}, the master, passes no iterator"
             )
-        self._actual = iter(actual) if comm.rank == rank_master and actual is not None else None
-        self._comm, self._master = comm, rank_master
-        self._position: dict[str, Any] = {}
 
     def __next__(self) -> Any:
         """Return the next batch; StopIteration and the master's errors are raised on every rank."""
@@ -133,7 +139,7 @@ def create_multi_node_iterator(
     """Create an iterator that yields the master's batches on every rank, with the same dtypes.
 
     Batches are arrays, numbers, and tuples, lists and dicts of them. A batch with text raises
-    TypeError on every rank.
+    TypeError on every rank. All ranks make theirs together.
 
     Args:
         actual_iterator: the iterator over batches; only the master's is used.

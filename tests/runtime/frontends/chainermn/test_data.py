@@ -50,6 +50,17 @@ def test_indexes_cover_everything(p, n):
     assert [i for ends in parts for i in range(*ends)] == list(range(n))
 
 
+@pytest.mark.parametrize("total", [-5, 5.5, None])
+def test_what_is_no_number_of_samples_is_an_error_on_all_ranks(total):
+    """-5 samples were the ranges (0, -1) and (-3, -4)."""
+
+    def work(comm):
+        with pytest.raises(GraphError, match="the number of samples"):
+            chainermn.scatter_index(total if comm.rank == 0 else 8, comm)
+
+    on_ranks(2, work)
+
+
 @pytest.mark.parametrize("root", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_scattered_datasets(root, shuffle):
@@ -149,8 +160,25 @@ def test_errors_of_the_master_come_on_every_rank(given, error, match):
 
 
 def test_a_master_without_iterator():
-    with pytest.raises(GraphError, match="rank 0, the master, passes no iterator"):
-        on_ranks(1, lambda comm: chainermn.create_multi_node_iterator(None, comm))
+    def work(comm):
+        own = [1] if comm.rank == 0 else None
+        with pytest.raises(GraphError, match="rank 1, the master, passes no iterator"):
+            chainermn.create_multi_node_iterator(own, comm, 1)
+
+    on_ranks(2, work)
+
+
+def test_the_epoch_is_known_before_the_first_batch():
+    """A loop `while shared.epoch < 3` began with "the master's iterator has no 'epoch'"."""
+
+    def work(comm):
+        own = Serial(6, 3, 3) if comm.rank == 1 else None
+        shared, count = chainermn.create_multi_node_iterator(own, comm, 1), 0
+        while shared.epoch < 3:
+            count += len(next(shared))
+        return count
+
+    assert on_ranks(2, work) == [18, 18]
 
 
 def test_what_the_iterator_does_not_know():
