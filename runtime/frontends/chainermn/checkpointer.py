@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runtime.backends.device.arrays import beside, copy
+import numpy as np
+
+from runtime.backends.device.arrays import beside, copy, is_on_gpu
 from runtime.frontends.chainermn.communicator import Communicator
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.manifest import STEP, Manifest
@@ -45,6 +47,7 @@ class MultiNodeCheckpointer:
     def __init__(self, name: str, comm: Communicator, path: str | Path, keep: int) -> None:
         if Path(name).name != name or name in ("", ".."):
             raise ConfigError(f"a checkpointer's name must be the name of a folder, not {name!r}")
+        keep = whole_number(keep, "the number of snapshots that a checkpointer keeps", ConfigError)
         if keep < 1:
             raise ConfigError(f"a checkpointer must keep at least 1 snapshot, not {keep}")
         self.folder = Path(path) / name / f"rank-{comm.rank}"
@@ -68,6 +71,7 @@ class MultiNodeCheckpointer:
         iteration = whole_number(iteration, "the iteration of a checkpoint", ConfigError)
         if iteration < 0:
             raise ConfigError(f"the iteration of a checkpoint must be 0 or more, not {iteration}")
+        _require_arrays(arrays)
         try:
             json.dumps(about)
         except (TypeError, ValueError) as error:
@@ -101,6 +105,7 @@ class MultiNodeCheckpointer:
         Raises:
             ConfigError: the snapshot lacks an array, or has it with another shape or dtype.
         """
+        _require_arrays(arrays)
         entries = CheckpointFolder(self.folder).entries()
         here = {(m.steps, m.facts["start"]): e.path for e in entries if (m := e.manifest)}
         by_rank = self._comm.allgather_obj(list(here))
@@ -124,6 +129,16 @@ class MultiNodeCheckpointer:
             with beside(array):
                 copy(array, saved[name])
         return Resumed(manifest.steps, manifest.facts["about"])
+
+
+def _require_arrays(arrays: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a number: it has no memory to load into."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) and not is_on_gpu(array):
+            raise ConfigError(
+                f"{name!r} is of type {type(array).__name__} but must be an array; `about` holds "
+                "numbers"
+            )
 
 
 def create_multi_node_checkpointer(

@@ -193,6 +193,26 @@ def test_facts_that_json_cannot_hold_are_refused_before_anything_is_written(tmp_
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_number_among_the_arrays_is_refused(tmp_path):
+    """It was an AttributeError, of the last call only: nothing can be loaded into a number."""
+
+    def work(comm):
+        saver = chainermn.create_multi_node_checkpointer("run", comm, tmp_path)
+        for call in (lambda arrays: saver.save(1, arrays), saver.maybe_load):
+            with pytest.raises(ConfigError, match="'loss' is of type float32 but must be an array"):
+                call({"loss": np.float32(3)})
+
+    on_ranks(1, work)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_how_many_snapshots_are_kept_is_a_whole_number(tmp_path):
+    """A TypeError came after the first save."""
+    make = chainermn.create_multi_node_checkpointer
+    with pytest.raises(ConfigError, match=r"the number of snapshots .* is 1.5 but must be a whole"):
+        on_ranks(1, lambda comm: make("run", comm, tmp_path, keep=1.5))
+
+
 def test_training_goes_on_with_the_same_bits(tmp_path):
     """Parameters, optimizer and its count, also after a stop between two snapshots."""
     want = on_ranks(2, lambda comm: trained(comm, tmp_path / "a", 9, 2))
