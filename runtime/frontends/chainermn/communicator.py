@@ -189,7 +189,7 @@ class Communicator:
     def multi_node_mean_grad(
         self, grads: Mapping[str, Array | None], params: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
-        """Return the means of gradients over all ranks, by name; the arrays are overwritten.
+        """Return the means of gradients over all ranks, by name, in the arrays where writeable.
 
         params: if passed, a gradient that is None counts as zeros of its parameter's type
         (ChainerMN's zero_fill); otherwise it must be None on all ranks and is left out.
@@ -199,6 +199,11 @@ class Communicator:
         for name in names:
             array = grads[name]
             if array is None and params is not None:
+                if name not in params:
+                    raise GraphError(
+                        f"multi_node_mean_grad: the gradient {name!r} is None, but `params` has "
+                        "no parameter of that name"
+                    )
                 array = _zeros_like(params[name])
             if array is not None:
                 arrays[name] = _gradient(name, array)
@@ -305,6 +310,8 @@ def _writable(out: Array | None) -> Array | None:
 def _gradient(name: str, given: Any) -> Array:
     """Return a gradient as an array, which a sum by numpy is not; DTypeError if it has no mean."""
     array: Array = np.asarray(given) if isinstance(given, np.generic) else given
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.copy()
     kind = getattr(array, "dtype", type(array).__name__)
     if getattr(kind, "kind", None) != "f":
         raise DTypeError(

@@ -218,6 +218,8 @@ def check_mistakes(comm: Communicator) -> None:
     with pytest.raises(GraphError, match=rf"alltoall: {size + 1} elements are given for {size}"):
         comm.alltoall([data(1)] * (size + 1))
     if size > 1:
+        with pytest.raises(GraphError, match="'w' is None, but `params` has no parameter of that"):
+            comm.multi_node_mean_grad({"w": None}, {"v": data(2)})
         message = "'w' is nothing on rank 1, but"
         with pytest.raises(GraphError, match=message):
             comm.multi_node_mean_grad({} if rank == 1 else {"w": data(2)})

@@ -82,6 +82,13 @@ def test_missing_gradients_count_as_zeros():
         assert params["b_weight"].tolist() == [1, 1]
 
 
+def test_a_gradient_that_cannot_be_written_has_a_mean():
+    """It was a ValueError after the sum, so that other ranks had taken their step."""
+    ones = np.broadcast_to(np.float32(1), (3,))
+    for means in on_ranks(2, lambda comm: comm.multi_node_mean_grad({"w": ones})):
+        assert means["w"].tolist() == [1, 1, 1]
+
+
 def test_update_before_setup():
     def work(comm):
         with pytest.raises(RunError, match="call setup first"):
