@@ -180,7 +180,7 @@ class Communicator:
     def bcast_data(self, params: Mapping[str, Array]) -> None:
         """Overwrite every rank's parameters with those of rank 0; names and types must be equal."""
         names = sorted(params)
-        self._agree("bcast_data", {n: (params[n].shape, str(params[n].dtype)) for n in names})
+        self.require_same("bcast_data", {n: (params[n].shape, str(params[n].dtype)) for n in names})
         mine = Message(tuple([np.ascontiguousarray(params[n]) for n in names]), False)
         given = self._group.bcast(mine if self.rank == 0 else None, 0)
         for name, array in zip(names, given.arrays, strict=True):
@@ -207,7 +207,7 @@ class Communicator:
                 array = _zeros_like(params[name])
             if array is not None:
                 arrays[name] = _gradient(name, array)
-        self._agree("multi_node_mean_grad", {n: self._type(a) for n, a in arrays.items()})
+        self.require_same("multi_node_mean_grad", {n: self._type(a) for n, a in arrays.items()})
         self._mean(list(arrays.values()))
         return arrays
 
@@ -230,7 +230,7 @@ class Communicator:
             self._made = Groups(self._group, intra, inter)
         return self._made
 
-    def _agree(self, verb: str, mine: dict[str, Any]) -> None:
+    def require_same(self, verb: str, mine: dict[str, Any]) -> None:
         """Raise the same GraphError on every rank unless all give the same types."""
         all_, ranks = self.allgather_obj(mine), self._group.ranks
         for rank, theirs in zip(ranks, all_, strict=True):

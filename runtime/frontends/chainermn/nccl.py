@@ -86,7 +86,7 @@ class NcclCommunicator(Communicator):
         """See Communicator."""
         cards = {name: array for name, array in params.items() if _on_card(array)}
         super().bcast_data({name: a for name, a in params.items() if name not in cards})
-        self._agree("bcast_data", {n: (a.shape, str(a.dtype)) for n, a in cards.items()})
+        self.require_same("bcast_data", {n: (a.shape, str(a.dtype)) for n, a in cards.items()})
         for name in sorted(cards):
             self._broadcast(cards[name], 0)
 

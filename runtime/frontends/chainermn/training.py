@@ -101,6 +101,8 @@ class MultiNodeEvaluator:
         mine = [(metric.sum_metric, metric.num_inst) for metric in self.metric.parts]
         whole = deepcopy(self.metric)
         whole.reset()
+        names = [metric.name for metric in self.metric.parts]
+        self._comm.require_same("a multi-node evaluator", {"metrics": names})
         for sums in self._comm.allgather_obj(mine):
             for metric, (total, count) in zip(whole.parts, sums, strict=True):
                 if count:

@@ -11,7 +11,7 @@ import symgraph as sg
 from runtime.backends.device.arrays import on_host
 from runtime.frontends import chainermn
 from runtime.transports import ThreadCluster
-from symgraph.core.errors import RunError
+from symgraph.core.errors import GraphError, RunError
 
 BATCH, CLASSES = 12, 3
 
@@ -111,6 +111,17 @@ def test_metrics_weigh_samples_and_not_ranks():
     for found, nothing in on_ranks(2, work):
         assert found == ("accuracy", 0.4)
         assert np.isnan(nothing[1])
+
+
+def test_metrics_that_differ_between_ranks_are_an_error():
+    """It was a ValueError of `zip`, or the sum of unlike figures."""
+
+    def work(comm):
+        metric = sg.metric.create(["acc", "mse"][comm.rank])
+        with pytest.raises(GraphError, match=r"is \['mse'\] on rank 1, but \['accuracy'\]"):
+            chainermn.create_multi_node_evaluator(metric, comm).get()
+
+    on_ranks(2, work)
 
 
 def test_several_metrics_are_told_as_lists():
