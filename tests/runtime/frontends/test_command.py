@@ -97,6 +97,7 @@ def test_a_new_project_for_which_there_is_no_room_leaves_its_name_free(
 ):
     """Half a schema, and once an empty network, was left behind."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # what is imported now would be cut short
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
