@@ -82,9 +82,9 @@ def lent(request, monkeypatch) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def usual_products():
     """Make `blas: auto` mean the same with MKL as without, since tests look at packed weights."""
-    from runtime.backends.cpu.choice import USUAL, settle
+    from runtime.backends.cpu.choice import OPENBLAS, named, settle
 
-    settle(USUAL)
+    settle(named(OPENBLAS))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,14 +9,15 @@ from typing import Any, Protocol
 
 from runtime.backends.cpu.choice import (
     AUTO,
-    CHOICES,
     WORDS,
     Choice,
     choice_of,
     chosen,
-    installed,
+    kinds_there,
+    named,
     settle,
 )
+from runtime.backends.cpu.pair_calls import AMX, PACKED
 from runtime.transports.base import Transport
 from symgraph.core.errors import PeerFailed, RunError
 
@@ -69,6 +70,8 @@ def agree_on_plan(transport: Transport, plan: Digested) -> None:
 def agree_on_blas(transport: Transport, name: str) -> None:
     """Make all ranks use the same BLAS: rank 0's choice, where `auto` leaves it open.
 
+    Without AMX on every host, none uses that.
+
     Args:
         transport: The rank's endpoint.
         name: The `blas` of the config.
@@ -79,9 +82,11 @@ def agree_on_blas(transport: Transport, name: str) -> None:
     transport.waiting_for("the start: choosing a BLAS")
     choice = None
     if transport.rank == 0:
-        choice = choice_of(AUTO) if name == AUTO else CHOICES[name]
-    found: list[Any] = transport.exchange([choice, installed()])
+        choice = choice_of(AUTO) if name == AUTO else named(name)
+    found: list[Any] = transport.exchange([choice, kinds_there()])
     choice = Choice(*found[0][0])
+    if choice.bfloat16 == AMX and not all(AMX in there for _, there in found):
+        choice = choice._replace(bfloat16=PACKED)
     for rank, (_, there) in enumerate(found):
         missing = sorted(choice.libraries - {*there})
         if missing:
@@ -89,8 +94,7 @@ def agree_on_blas(transport: Transport, name: str) -> None:
                 f"blas: {name}: rank {rank} has no {missing[0]}: "
                 f"pip install 'symgraph[{missing[0]}]' on all hosts, or say blas=openblas"
             )
-    if name == AUTO:
-        settle(choice)
+    settle(choice, name)
 
 
 def agree_on_data(transport: Transport, digest: str) -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.backends.cpu.choice import USUAL, settle
+from runtime.backends.cpu.choice import OPENBLAS, named, settle
 from runtime.transports.mpi.cluster import MpiCluster
 from tests.mpi.cases import runs
 
 
 def main(folder: Path) -> None:
     """Do all runs on one cluster, one after the other, with the products of the tests' process."""
-    settle(USUAL)
+    settle(named(OPENBLAS))
     warnings.filterwarnings("error")
     warnings.filterwarnings("ignore", "group2ctx maps groups")
     found: dict[str, np.ndarray] = {}

@@ -20,23 +20,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.backends.cpu import pair_calls, pairs
+from runtime.backends.cpu import pair_calls
 from runtime.backends.cpu.blas import BACK_ENDS
 from runtime.backends.cpu.micro import available, multiply, pack_as_is, packed_shape
+from runtime.backends.cpu.pair_calls import AMX, PACKED
+from runtime.backends.cpu.pairs import pairs_shape
 from runtime.backends.cpu.rounding import as_words, narrow
+from runtime.backends.cpu.tiles import has_tiles
 from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.types import Array, Shape
 
-AUTO, OPENBLAS, MKL, PACKED = "auto", "openblas", "mkl", "packed"
+AUTO, OPENBLAS, MKL = "auto", "openblas", "mkl"
+OWN = {PACKED, AMX}  # our own kernels
 FEW_ROWS = range(2, 257)  # one row reads each weight once either way; BLAS is as fast for many
 TRIES = 5
 GAIN = 1.05  # by which another back end must be faster than the usual one: less is noise
 
 
 class Choice(NamedTuple):
-    """The back ends of a run: names of `BACK_ENDS`, or `packed` for our own kernels."""
+    """The back ends of a run: names of `BACK_ENDS`, or of our own kernels."""
 
     #: Of products of `FEW_ROWS`, such as a time step's; without a packed weight as `many`.
     few: str
@@ -50,13 +54,14 @@ class Choice(NamedTuple):
     @property
     def libraries(self) -> set[str]:
         """The BLAS libraries among them."""
-        return {*self} - {PACKED}
+        return {*self} - OWN
 
     def __str__(self) -> str:
         """Name the back ends, and what each of them is for."""
         of = {name: [WORDS[k] for k in self._fields if getattr(self, k) == name] for name in self}
-        named = {name: BACK_ENDS[name].describe() for name in self.libraries} | {PACKED: "packed"}
-        return ", ".join(f"{named[name]} ({', '.join(kinds)})" for name, kinds in of.items())
+        words = {name: BACK_ENDS[name].describe() for name in self.libraries}
+        parts = [f"{words.get(name, name)} ({', '.join(kinds)})" for name, kinds in of.items()]
+        return ", ".join(parts)
 
 
 WORDS = dict(
@@ -66,12 +71,10 @@ WORDS = dict(
         strict=True,
     )
 )
-USUAL = Choice(PACKED, OPENBLAS, OPENBLAS, PACKED)
-CHOICES = {OPENBLAS: USUAL, MKL: Choice(MKL, MKL, MKL, MKL)}
-NAMES = (AUTO, *CHOICES)
+NAMES = (AUTO, OPENBLAS, MKL)
 
 _lock = threading.RLock()
-_measured: Choice | None = None  # what `auto` stands for in this process
+_settled: dict[str, Choice] = {}  # what names stand for in this process, where that is settled
 _used: list[tuple[str, Choice]] = []  # the name and the back ends in force, last
 
 
@@ -95,8 +98,8 @@ def use_blas(name: str) -> Iterator[Choice]:
     Plan, make and run sessions inside, as with `limit_blas`.
 
     Args:
-        name: openblas: numpy's own BLAS, and packed kernels for few rows and bfloat16; mkl: MKL for
-            all; auto: the fastest on this machine.
+        name: openblas: numpy's own BLAS, and our own kernels for few rows and bfloat16; mkl: MKL
+            for all; auto: the fastest on this machine.
 
     Raises:
         ConfigError: Another name, or MKL is not installed.
@@ -113,30 +116,37 @@ def choice_of(name: str) -> Choice:
     """Return the back ends of a name; see `use_blas`."""
     if name not in NAMES:
         raise ConfigError(f"blas: {name!r}: {nearest(name, NAMES)}")
-    if name != AUTO:
-        missing = [library for library in CHOICES[name].libraries if library not in installed()]
-        if missing:
-            raise ConfigError(f"blas: {name}: it is not installed: pip install 'symgraph[{name}]'")
-        return CHOICES[name]
+    if name != AUTO and not named(name).libraries <= {*installed()}:
+        raise ConfigError(f"blas: {name}: it is not installed: pip install 'symgraph[{name}]'")
     with _lock:
-        if _measured is None:
-            choice = USUAL
-            if {*installed()} > {OPENBLAS}:
-                choice = Choice(**{kind: fastest(times) for kind, times in figures().items()})
-            settle(choice)
-        assert _measured is not None
-        return _measured
+        if name in _settled:
+            return _settled[name]
+        choice = named(OPENBLAS if name == AUTO else name)
+        if name == AUTO and {*installed()} > {OPENBLAS}:
+            choice = Choice(**{kind: fastest(times) for kind, times in figures().items()})
+        return _settled.setdefault(name, choice)
 
 
-def settle(choice: Choice) -> None:
-    """Make `auto` mean this choice in this process, without measuring."""
-    global _measured
-    _measured = choice
+def named(name: str) -> Choice:
+    """Return the back ends of a library's name, whether it is installed or not."""
+    if name == MKL:
+        return Choice(MKL, MKL, MKL, MKL)
+    return Choice(PACKED, OPENBLAS, OPENBLAS, AMX if has_tiles() else PACKED)
+
+
+def settle(choice: Choice, name: str = AUTO) -> None:
+    """Make a name mean this choice in this process, without measuring."""
+    _settled[name] = choice
 
 
 def installed() -> list[str]:
     """Return the names of the libraries that are installed."""
     return [name for name, library in BACK_ENDS.items() if library.installed()]
+
+
+def kinds_there() -> list[str]:
+    """Return the names of the libraries that are installed, and AMX where there is that."""
+    return [*installed(), *[AMX] * has_tiles()]
 
 
 def product(kind: str, x: Array, y: Array, out: Array, row: Array | None = None) -> BoundCall:
@@ -159,11 +169,8 @@ def low_matmul(
     rooms: of `low_rooms`.
     """
     name = chosen().bfloat16
-    if name == PACKED:
-        packed, room = (room.view(np.uint32) for room in rooms)
-        wide = pairs.pairs_are_slower()
-        shorts = as_words(out).view(np.uint16)
-        pairs.multiply_stacks(x, x_turned, y, y_turned, shorts, packed, room, wide)
+    if name in OWN:
+        pair_calls.multiply_stacks(name, x, x_turned, y, y_turned, out, rooms)
         return
     x, y = (a.swapaxes(1, 2) if t else a for a, t in ((x, x_turned), (y, y_turned)))
     for left, right, product in zip(x, y, out, strict=True):
@@ -173,9 +180,8 @@ def low_matmul(
 
 def low_rooms(rows: int, inner: int, units: int) -> list[Shape]:
     """Return the shapes in float32 of what `low_matmul` uses for such a product."""
-    if chosen().bfloat16 != PACKED:
-        return []
-    return [pairs.pairs_shape(inner, units), (pairs.room_size(rows, inner, units) // 4,)]
+    name = chosen().bfloat16
+    return pair_calls.stack_rooms(name, rows, inner, units) if name in OWN else []
 
 
 def packed_product(x: Array, packed: Array, out: Array, add: Array | None = None) -> BoundCall:
@@ -218,7 +224,8 @@ def contenders(kind: str) -> list[str]:
     """Return the back ends that are there for a kind of product, the usual one first."""
     low = kind == "bfloat16"
     own = [PACKED] if kind in ("few", "bfloat16") and available() else []
-    return own + [name for name, b in BACK_ENDS.items() if b.installed() and (b.low or not low)]
+    libraries = [name for name, b in BACK_ENDS.items() if b.installed() and (b.low or not low)]
+    return [AMX] * (low and has_tiles()) + own + libraries
 
 
 def figures() -> Figures:
@@ -249,7 +256,7 @@ def figures_text() -> str:
 
 def _file() -> Path | None:
     """Return the file of this machine's figures, in the folder of the compiled kernels."""
-    compiled: Any = pairs.multiply
+    compiled: Any = multiply
     folder = compiled.stats.cache_path
     about = [processor_name(), SHAPES, *[BACK_ENDS[name].describe() for name in installed()]]
     return folder and Path(folder, f"blas-{sha256(repr(about).encode()).hexdigest()[:16]}.json")
@@ -282,11 +289,11 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
         low: list[Array] = [np.empty(shape, np.uint16) for shape in shapes]
         for wide, words in zip((x, y), low, strict=True):
             narrow(as_words(wide.reshape(-1)), words.reshape(-1))
-        if name != PACKED:
+        if name not in OWN:
             return BoundCall(_run, (BACK_ENDS[name].bind(low[0], low[1], out, None), (low, out)))
-        pairs_of_y = np.zeros(pairs.pairs_shape(inner, units), np.uint32)
+        pairs_of_y = np.zeros(pairs_shape(inner, units), np.uint32)
         pair_calls.pack_pairs(low[1], pairs_of_y, False)
-        return pair_calls.product(low[0], False, low[1], False, out, None, pairs_of_y)
+        return pair_calls.product(name, low[0], False, low[1], False, out, None, pairs_of_y)
     if name != PACKED:
         bound = BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out, None)
         return BoundCall(_run, (bound, (x, y, out)))

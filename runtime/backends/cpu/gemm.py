@@ -13,9 +13,9 @@ import numpy as np
 
 from runtime.backends.cpu import pair_calls
 from runtime.backends.cpu.blas import BACK_ENDS, add_row
-from runtime.backends.cpu.choice import FEW_ROWS, PACKED, chosen, packed_product, product
+from runtime.backends.cpu.choice import FEW_ROWS, OWN, chosen, packed_product, product
 from runtime.backends.cpu.micro import available, pack_as_is, pack_transposed, packed_shape
-from runtime.backends.cpu.pair_calls import pack_pairs, product_scratch
+from runtime.backends.cpu.pair_calls import PACKED, pack_pairs, product_scratch
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
 from runtime.backends.cpu.table import CASTING, kernel
@@ -89,7 +89,7 @@ def packed_rows(node: Node, graph: Graph) -> tuple[str, bool] | None:
     if len(weight.shape) != 2 or (node.op == "dot" and len(data.shape) != 2):
         return None
     if data.dtype == weight.dtype == BFLOAT16:
-        if chosen().bfloat16 != PACKED:
+        if chosen().bfloat16 not in OWN:
             return None
         name = graph[name].inputs[0].node if is_parameter_cast(graph, name) else name
     else:
@@ -105,14 +105,15 @@ def scratch_bytes(node: Node, graph: Graph) -> int:
     if not available() or not first.dtype == second.dtype == BFLOAT16:
         return 0
     units = out.shape[-1]
-    if chosen().bfloat16 != PACKED:
+    name = chosen().bfloat16
+    if name not in OWN:
         return sum(whole_lines(WIDE, _low_shapes(out.size // units, units))) + 64
     if node.op == "_fc_grad_weight":
         rows = out.shape[0]
-        return product_scratch(rows, first.size // rows, units, packed=False)
+        return product_scratch(name, rows, first.size // rows, units, packed=False)
     rows = out.size // units
     packed = packed_rows(node, graph) is not None
-    return product_scratch(rows, first.size // rows, units, packed)
+    return product_scratch(name, rows, first.size // rows, units, packed)
 
 
 def _handled(call: KernelCall) -> bool:
@@ -179,9 +180,9 @@ def _low(call: KernelCall, x: Array, left: bool, y: Array, turned: bool, out: Ar
         out: The product.
     """
     name, row = chosen().bfloat16, call.ins[2] if len(call.ins) > 2 else None
-    if name == PACKED:
+    if name in OWN:
         packed = None if left else _resident(call, 1, turned)
-        return pair_calls.product(x, left, y, turned, out, row, packed)
+        return pair_calls.product(name, x, left, y, turned, out, row, packed)
     right, bits = as_words(y), np.empty(0, np.uint16) if row is None else as_words(row)
     x, y = as_words(x).T if left else as_words(x), right.T if turned else right
     return BoundCall(_round_product, (name, x, y, bits, as_words(out)))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from runtime.backends.cpu import pairs, tiles
 from runtime.backends.cpu.helpers import HELPERS, cut_evenly, part_count
-from runtime.backends.cpu.micro import ROWS
 from runtime.backends.cpu.pairs import (
     ROUNDED,
     SHORT,
     STRIP,
     WIDTH,
-    chunk_rows,
-    multiply,
     pack_panels,
     pack_rounded,
     pairs_are_slower,
     pairs_shape,
-    room_size,
 )
 from runtime.backends.cpu.rounding import as_words
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
@@ -27,6 +25,8 @@ from runtime.backends.device.table import BoundCall
 from symgraph.core.types import Array, Shape
 
 WORD = np.dtype(np.uint32)
+AMX, PACKED = "amx", "packed"  # what multiplies: `tiles`, or `pairs`
+KERNELS: dict[str, Any] = {AMX: tiles, PACKED: pairs}
 # For each thread, as `multiply` takes them: the first row, that after the last, how many are packed
 # together; and how far its room lies from the product's.
 Parts = list[tuple[int, int, int, int]]
@@ -43,11 +43,19 @@ def pack_pairs(weight: Array, packed: Array, transposed: bool) -> None:
 
 
 def product(
-    x: Array, turned: bool, y: Array, y_turned: bool, out: Array, bias: Array | None, packed: Any
+    kernel: str,
+    x: Array,
+    turned: bool,
+    y: Array,
+    y_turned: bool,
+    out: Array,
+    bias: Array | None,
+    packed: Any,
 ) -> BoundCall:
     """Bind out = x y + bias.
 
     Args:
+        kernel: One of KERNELS.
         x: The left operand, transposed if `turned`.
         turned: See x.
         y: The right operand, transposed if `y_turned`.
@@ -59,46 +67,70 @@ def product(
     inner, units = y.shape[::-1] if y_turned else y.shape
     shorts, form = as_words(out).view(np.uint16), SHORT if out.itemsize == 2 else ROUNDED
     row = shorts.reshape(-1)[:0] if bias is None else as_words(bias)
-    factors = as_words(x), turned, row, shorts, (pairs_are_slower(), form)
-    size, parts = room_size(len(out), inner, units), row_parts(len(out), inner, units)
+    wide = kernel == PACKED and pairs_are_slower()
+    run = KERNELS[kernel].multiply, as_words(x), turned, row, shorts, (wide, form)
+    size = KERNELS[kernel].room_size(len(out), inner, units)
+    parts = row_parts(kernel, len(out), inner, units)
     if packed is not None:
-        return BoundCall(_multiply, (packed, size, parts, factors))
+        return BoundCall(_multiply, (packed, size, parts, run))
     panels = [
         (as_words(y[first:end]), y_turned, first, inner)
         for first, end in cut_evenly(len(y), len(parts), WIDTH)
     ]
-    return BoundCall(_pack_and_multiply, (panels, pairs_shape(inner, units), size, parts, factors))
+    return BoundCall(_pack_and_multiply, (panels, pairs_shape(inner, units), size, parts, run))
 
 
-def row_parts(rows: int, inner: int, units: int) -> Parts:
+def row_parts(kernel: str, rows: int, inner: int, units: int) -> Parts:
     """Return the parts of a product that threads compute."""
-    height: int = chunk_rows(rows, inner)
-    tiles = height // ROWS
-    parts = min(tiles, part_count(rows, inner, units))
-    each = tiles // parts * ROWS
-    step = room_size(rows, inner, units) // tiles * (each // ROWS)
-    ranges = cut_evenly(rows, parts, ROWS)
+    of = KERNELS[kernel]
+    count = of.chunk_rows(rows, inner) // of.ROWS
+    parts = min(count, part_count(rows, inner, units))
+    each = count // parts * of.ROWS
+    step = of.room_size(rows, inner, units) // count * (each // of.ROWS)
+    ranges = cut_evenly(rows, parts, of.ROWS)
     return [(first, end, each, i * step) for i, (first, end) in enumerate(ranges)]
 
 
-def _multiply(packed: Array, size: int, parts: Parts, factors: Any) -> None:
-    _multiply_parts(packed, SCRATCH.reserve(size), parts, factors)
+def _multiply(packed: Array, size: int, parts: Parts, run: Any) -> None:
+    _multiply_parts(packed, SCRATCH.reserve(size), parts, run)
 
 
-def _pack_and_multiply(panels: Any, shape: Shape, size: int, parts: Parts, factors: Any) -> None:
+def _pack_and_multiply(panels: Any, shape: Shape, size: int, parts: Parts, run: Any) -> None:
     packed, room = SCRATCH.arrays(WORD, shape, (size // WORD.itemsize,))
     HELPERS.share(pack_panels, [(rows, packed, *how) for rows, *how in panels])
-    _multiply_parts(packed, room.ctypes.data, parts, factors)
+    _multiply_parts(packed, room.ctypes.data, parts, run)
 
 
-def _multiply_parts(packed: Array, room: int, parts: Parts, factors: Any) -> None:
-    each = [(packed, *factors, (*rows, room + at)) for *rows, at in parts]
-    HELPERS.share(multiply, each)
+def _multiply_parts(packed: Array, room: int, parts: Parts, run: Any) -> None:
+    function, *factors = run
+    HELPERS.share(function, [(packed, *factors, (*rows, room + at)) for *rows, at in parts])
 
 
-def product_scratch(rows: int, inner: int, units: int, packed: bool) -> int:
+def product_scratch(kernel: str, rows: int, inner: int, units: int, packed: bool) -> int:
     """Return the bytes of `SCRATCH` that a product uses, and the packing of its operand."""
-    room = room_size(rows, inner, units)
+    room: int = KERNELS[kernel].room_size(rows, inner, units)
     if packed:
         return max(room, 2 * STRIP * max(inner, units)) + 64
     return sum(whole_lines(WORD, [pairs_shape(inner, units), (room // WORD.itemsize,)])) + 64
+
+
+def multiply_stacks(
+    kernel: str,
+    x: Array,
+    x_turned: bool,
+    y: Array,
+    y_turned: bool,
+    out: Array,
+    rooms: Sequence[Array],
+) -> None:
+    """Multiply stacks of matrices, or their transposes, to float32; rooms: of `stack_rooms`."""
+    packed, room = (room.view(np.uint32) for room in rooms)
+    shorts = as_words(out).view(np.uint16)
+    how = kernel == AMX, kernel == PACKED and pairs_are_slower()
+    tiles.multiply_stacks(x, x_turned, y, y_turned, shorts, packed, room, how)
+
+
+def stack_rooms(kernel: str, rows: int, inner: int, units: int) -> list[Shape]:
+    """Return the shapes in float32 of what `multiply_stacks` uses."""
+    room = KERNELS[kernel].room_size(rows, inner, units)
+    return [pairs_shape(inner, units), (room // WORD.itemsize,)]

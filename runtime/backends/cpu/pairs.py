@@ -457,37 +457,6 @@ def multiply(
                     row += tile_rows
 
 
-@jit
-def multiply_stacks(
-    x: Array,
-    x_turned: bool,
-    y: Array,
-    y_turned: bool,
-    out: Array,
-    packed: Array,
-    room: Array,
-    wide: bool,
-) -> None:
-    """Multiply stacks of matrices, or their transposes, of bfloat16, as uint16.
-
-    Args:
-        x: The left operands, transposed if `x_turned`.
-        x_turned: See x.
-        y: The right operands, transposed if `y_turned`.
-        y_turned: See y.
-        out: The products in float32, as uint16.
-        packed: Room for one right operand; see `pairs_shape`.
-        room: See `room_size`.
-        wide: Whether to multiply in float32.
-    """
-    inner, none = x.shape[1 if x_turned else 2], x.reshape(-1)[:0]
-    rows, at = out.shape[1], room.ctypes.data
-    whole = 0, rows, chunk_rows(rows, inner), at
-    for i in range(len(x)):
-        pack_panels(y[i], packed, y_turned, 0, inner)
-        multiply(packed, x[i], x_turned, none, out[i], (wide, EXACT), whole)
-
-
 @cache
 def pairs_are_slower() -> bool:
     """Measure whether this CPU multiplies float32 faster than pairs; the bits are the same."""

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import pytest
 
 from runtime.backends.cpu import choice
-from runtime.backends.cpu.choice import CHOICES, USUAL, Choice, settle
+from runtime.backends.cpu.choice import Choice, named
 from runtime.transports import make_cluster
 from runtime.transports.agreement import agree_on_blas, agree_on_plan
 from symgraph.core.errors import RunError
 
-TURNED = Choice("packed", "openblas", "mkl", "packed")
+USUAL = named("openblas")
+TURNED = USUAL._replace(turned="mkl")
 
 
 class Plan(NamedTuple):
@@ -25,10 +26,10 @@ def own(monkeypatch):
     """What each rank's host has: as a process of its own would."""
     found = threading.local()
     monkeypatch.setattr("runtime.transports.agreement.chosen", lambda: found.choice)
-    monkeypatch.setattr("runtime.transports.agreement.installed", lambda: found.libraries)
+    monkeypatch.setattr("runtime.transports.agreement.kinds_there", lambda: found.libraries)
     monkeypatch.setattr("runtime.transports.agreement.choice_of", lambda name: found.choice)
-    yield found
-    settle(USUAL)
+    monkeypatch.setattr(choice, "_settled", {"auto": USUAL})
+    return found
 
 
 def on_ranks(work, ranks):
@@ -58,7 +59,7 @@ def test_another_plan_is_told_before_another_back_end(own):
 def test_auto_is_what_rank_0_has_measured(own):
     def work(transport):
         own.choice = (TURNED, USUAL)[transport.rank]
-        own.libraries = ["openblas", "mkl"]
+        own.libraries = ["openblas", "mkl", "amx"]
         agree_on_blas(transport, "auto")
 
     on_ranks(work, 2)
@@ -68,7 +69,7 @@ def test_auto_is_what_rank_0_has_measured(own):
 @pytest.mark.parametrize("name", ["auto", "mkl"])
 def test_all_hosts_need_what_is_chosen(name, own):
     def work(transport):
-        own.choice = CHOICES["mkl"]
+        own.choice = named("mkl")
         own.libraries = (["openblas", "mkl"], ["openblas"])[transport.rank]
         with pytest.raises(RunError, match=r"rank 1 has no mkl: pip install 'symgraph\[mkl\]' on"):
             agree_on_blas(transport, name)
@@ -85,3 +86,19 @@ def test_without_the_library_openblas_is_agreed_on(own):
         agree_on_plan(transport, Plan())
 
     on_ranks(work, 2)
+
+
+@pytest.mark.parametrize("name", ["auto", "openblas"])
+@pytest.mark.parametrize("without", [0, 1])
+def test_amx_that_a_host_lacks_is_used_by_none(name, without, own, monkeypatch):
+    usual = Choice("packed", "openblas", "openblas", "packed")
+    monkeypatch.setattr("runtime.transports.agreement.named", lambda name: own.choice)
+
+    def work(transport):
+        has = transport.rank != without
+        own.choice = usual._replace(bfloat16="amx") if has else usual
+        own.libraries = ["openblas", *["amx"] * has]
+        agree_on_blas(transport, name)
+
+    on_ranks(work, 2)
+    assert choice.choice_of(name) == usual

@@ -11,7 +11,7 @@ import pytest
 from runtime.backends.bodies import bind_call
 from runtime.backends.cpu import choice
 from runtime.backends.cpu.blas import BACK_ENDS
-from runtime.backends.cpu.choice import CHOICES, Choice, chosen, fastest, use_blas
+from runtime.backends.cpu.choice import OWN, Choice, chosen, fastest, named, use_blas
 from runtime.backends.cpu.gemm import available
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.errors import ConfigError
@@ -34,7 +34,7 @@ def products(monkeypatch):
 @pytest.fixture
 def unsettled(monkeypatch, tmp_path):
     """The file of the measurement, on a machine that has none yet."""
-    monkeypatch.setattr(choice, "_measured", None)
+    monkeypatch.setattr(choice, "_settled", {})
     monkeypatch.setattr(choice, "_file", lambda: tmp_path / "blas.json")
     return tmp_path / "blas.json"
 
@@ -48,7 +48,7 @@ def test_a_name_holds_inside(products):
         assert found == chosen() == MKL
         assert str(found) == "mkl 0 (few rows, many rows, weight gradients, bfloat16)"
         with use_blas("openblas"):
-            assert chosen() == CHOICES["openblas"]
+            assert chosen() == named("openblas")
         assert chosen() == MKL
     assert chosen() == outside
 
@@ -83,7 +83,7 @@ def test_the_usual_back_end_stays_unless_another_is_clearly_faster():
 def test_without_mkl_nothing_is_measured(monkeypatch, unsettled):
     absent = BACK_ENDS["mkl"]._replace(installed=lambda: False)
     monkeypatch.setitem(BACK_ENDS, "mkl", absent)
-    assert choice.choice_of("auto") == CHOICES["openblas"]
+    assert choice.choice_of("auto") == named("openblas")
     assert not unsettled.exists()
 
 
@@ -98,7 +98,7 @@ def test_auto_is_measured_once_for_a_machine(monkeypatch, unsettled, products):
     )
     found["many"] = {"openblas": 1.0, "mkl": 2.0}
     unsettled.write_text(json.dumps(found))
-    monkeypatch.setattr(choice, "_measured", None)
+    monkeypatch.setattr(choice, "_settled", {})
     products.clear()
     got = choice.choice_of("auto")
     assert (got.few, got.many, got.turned, products) == ("mkl", "openblas", "mkl", [])
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_measured_anew(text, unsettled, products):
 
 def test_a_folder_that_is_read_only_is_no_error(monkeypatch, unsettled, products, tmp_path):
     monkeypatch.setattr(choice, "_file", lambda: tmp_path / "missing" / "blas.json")
-    assert {*choice.choice_of("auto")} <= {*BACK_ENDS, "packed"}
+    assert {*choice.choice_of("auto")} <= {*BACK_ENDS, *OWN}
     assert products
 
 

@@ -14,6 +14,7 @@ from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import has_pair_products
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.table import KERNELS, TAKES_LOW
+from runtime.backends.cpu.tiles import has_tiles
 from runtime.backends.device.processor import limit_blas
 from runtime.backends.device.table import CallContext, KernelCall
 from symgraph.core.params import Site, parse_params
@@ -27,6 +28,13 @@ SIZES = [(1, 1, 1), (3, 7, 5), (13, 513, 33), (30, 1100, 70), (250, 40, 70)]
 
 with_vectors = pytest.mark.skipif(
     not available(), reason="needs a CPU with AVX-512 or AVX2 and FMA"
+)
+by_kernels = pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param("packed", marks=with_vectors),
+        pytest.param("amx", marks=pytest.mark.skipif(not has_tiles(), reason="no AMX here")),
+    ],
 )
 
 
@@ -43,8 +51,8 @@ def of_dtype(array, transposed):
     return np.ascontiguousarray(array.T if transposed else array)
 
 
-def multiplied(x, y, turned, packed, out, bias=None, y_turned=False):
-    function, args = pair_calls.product(x, turned, y, y_turned, out, bias, packed)
+def multiplied(kernel, x, y, turned, packed, out, bias=None, y_turned=False):
+    function, args = pair_calls.product(kernel, x, turned, y, y_turned, out, bias, packed)
     function(*args)
     return out
 
@@ -57,11 +65,11 @@ def assert_product(got, x, y, add=0.0):
     assert (np.abs(got.astype("float64") - want) <= HALF_STEP * np.abs(want) + SUMS * terms).all()
 
 
-@with_vectors
+@by_kernels
 @pytest.mark.parametrize(("rows", "inner", "units"), SIZES)
-def test_products_of_any_size(rows, inner, units, rng):
+def test_products_of_any_size(rows, inner, units, kernel, rng):
     x, y, bias = (numbers(rng, shape) for shape in ((rows, inner), (inner, units), units))
-    wanted = multiplied(x, y, False, None, np.empty((rows, units), BFLOAT16), bias)
+    wanted = multiplied(kernel, x, y, False, None, np.empty((rows, units), BFLOAT16), bias)
     assert_product(wanted, x, y, bias.astype("float64"))
     for turned in (False, True):
         for y_turned in (False, True):
@@ -73,29 +81,32 @@ def test_products_of_any_size(rows, inner, units, rng):
                     for dtype in (BFLOAT16, np.float32):  # float32 holds the rounded numbers
                         out = np.full((rows, units), np.nan, dtype)
                         left = of_dtype(x, turned)
-                        multiplied(left, weight, turned, packed, out, bias, y_turned)
+                        multiplied(kernel, left, weight, turned, packed, out, bias, y_turned)
                         np.testing.assert_array_equal(out, wanted.astype(dtype))
 
 
-@with_vectors
-def test_one_kernel_is_compiled_for_all_forms_of_a_product(rng):
+@by_kernels
+def test_one_kernel_is_compiled_for_all_forms_of_a_product(kernel, rng):
     """It takes seconds to compile: it was for each dtype of the output, and without a bias."""
     x, y = numbers(rng, (2, 3)), numbers(rng, (3, 5))
     kernels = set()
     for dtype in (BFLOAT16, np.float32):
         for bias in (None, numbers(rng, 5)):
             out = np.empty((2, 5), dtype)
-            function, args = pair_calls.product(x, False, y, False, out, bias, None)
-            kernels.add((function, *map(typeof, args)))
+            _, args = pair_calls.product(kernel, x, False, y, False, out, bias, None)
+            function, *factors = args[-1]
+            kernels.add((function, *map(typeof, factors)))
     assert len(kernels) == 1
 
 
-@with_vectors
-def test_a_rows_bits_do_not_depend_on_the_others(rng):
+@by_kernels
+def test_a_rows_bits_do_not_depend_on_the_others(kernel, rng):
     x, y = numbers(rng, (300, 1100)), numbers(rng, (1100, 70))
-    whole = multiplied(x, y, False, None, np.empty((300, 70), BFLOAT16))
+    whole = multiplied(kernel, x, y, False, None, np.empty((300, 70), BFLOAT16))
     for first, last in ((0, 1), (1, 3), (5, 18), (100, 164), (3, 300)):
-        part = multiplied(x[first:last], y, False, None, np.empty((last - first, 70), BFLOAT16))
+        part = multiplied(
+            kernel, x[first:last], y, False, None, np.empty((last - first, 70), BFLOAT16)
+        )
         np.testing.assert_array_equal(part, whole[first:last])
 
 
@@ -121,12 +132,28 @@ def test_pairs_and_float32_give_the_same_bits(rng):
     assert len(np.unique(outs[0])) > 100
 
 
-@with_vectors
+@pytest.mark.skipif(not has_tiles(), reason="this CPU has no AMX")
+@pytest.mark.parametrize("inner", [5, 32, 333])
+def test_the_order_of_sums_in_tiles(inner, rng):
+    """Products of two numbers are exact in float32, so that only the order of sums can differ."""
+    x, y = numbers(rng, (20, inner)), numbers(rng, (inner, 40))
+    got = multiplied("amx", x, y, False, None, np.empty((20, 40), np.float32))
+    x, y = x.astype("float32"), y.astype("float32")
+    want = np.zeros((20, 40), np.float32)
+    for start in range(0, inner, 32):
+        halves = np.zeros((2, 20, 40), np.float32)
+        for k in range(start, min(inner, start + 32)):
+            halves[k % 2] += x[:, k : k + 1] * y[k]
+        want += halves[0] + halves[1]
+    np.testing.assert_array_equal(got, want.astype(BFLOAT16).astype("float32"))
+
+
+@by_kernels
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("rows", "inner", "units"), [*SIZES, (700, 1100, 70)])
 def test_threads_share_a_product_and_no_bit_changes(
-    rows, inner, units, turned, packed, rng, monkeypatch
+    rows, inner, units, turned, packed, kernel, rng, monkeypatch
 ):
     monkeypatch.setattr(helpers, "WORTH", 1.0)
     x, y, bias = (numbers(rng, shape) for shape in ((rows, inner), (inner, units), (units,)))
@@ -136,14 +163,15 @@ def test_threads_share_a_product_and_no_bit_changes(
     outs = []
     for threads in (1, 3):
         with limit_blas(threads):
-            parts = pair_calls.row_parts(rows, inner, units)
-            whole = pairs.room_size(rows, inner, units)
-            assert all(at + pairs.room_size(n, inner, units) <= whole for *_, n, at in parts)
+            parts = pair_calls.row_parts(kernel, rows, inner, units)
+            room_size = pair_calls.KERNELS[kernel].room_size
+            whole = room_size(rows, inner, units)
+            assert all(at + room_size(n, inner, units) <= whole for *_, n, at in parts)
             assert threads == 3 or len(parts) == 1
             sides = of_dtype(x, turned), of_dtype(y, not packed)
             outs.append(np.empty((rows, units), BFLOAT16))
             function, args = pair_calls.product(
-                sides[0], turned, sides[1], not packed, outs[-1], bias, buffer
+                kernel, sides[0], turned, sides[1], not packed, outs[-1], bias, buffer
             )
             function(*args)
     assert rows <= 30 or len(parts) == 3
