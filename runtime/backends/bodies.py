@@ -23,7 +23,7 @@ from runtime.backends.calls import Call, make
 from runtime.backends.cpu import CASTING, KERNELS
 from runtime.backends.cpu.chains import Chain
 from runtime.backends.cpu.flat import BY_ELEMENT
-from runtime.backends.cpu.gemm import pack, packed_rows, packed_shape
+from runtime.backends.cpu.gemm import pack, pack_all, packed_rows, packed_shape
 from runtime.backends.cpu.low import through_float32
 from runtime.backends.cpu.pairs import pairs_shape
 from runtime.backends.cuda.joins import NO_JOINS, joins
@@ -93,9 +93,13 @@ class Packs:
 
     def refresh(self, first: int = 0) -> None:
         """Pack this rank's parameters, but for the first ones."""
+        forms: dict[object, tuple[Array, dict[bool, Array]]] = {}
         for weight, buffer, transposed, own in islice(self.buffers.values(), first, None):
             if own:
-                pack(weight, buffer, transposed)
+                of = address(weight), weight.shape, buffer.dtype
+                forms.setdefault(of, (weight, {}))[1][transposed] = buffer
+        for weight, buffers in forms.values():
+            pack_all(weight, buffers)
 
     def resident(self, name: str, weight: Array, transposed: bool, dtype: Any) -> Array:
         """Return the buffer of a parameter, for products in that dtype."""

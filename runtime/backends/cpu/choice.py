@@ -292,7 +292,7 @@ def _trial(kind: str, name: str, rows: int, inner: int, units: int) -> BoundCall
         if name not in OWN:
             return BoundCall(_run, (BACK_ENDS[name].bind(low[0], low[1], out, None), (low, out)))
         pairs_of_y = np.zeros(pairs_shape(inner, units), np.uint32)
-        pair_calls.pack_pairs(low[1], pairs_of_y, False)
+        pair_calls.pack_pairs(low[1], {False: pairs_of_y})
         return pair_calls.product(name, low[0], False, low[1], False, out, None, pairs_of_y)
     if name != PACKED:
         bound = BACK_ENDS[name].bind(x.T if kind == "turned" else x, y, out, None)

@@ -7,6 +7,7 @@ call goes depends on its shapes and on which of its inputs are parameters, so bi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,20 @@ def pack(weight: Array, out: Array, transposed: bool) -> None:
     inner, units = weight.shape[::-1] if transposed else weight.shape
     assert weight.flags.c_contiguous
     if out.dtype == np.uint32:
-        pack_pairs(weight, out, transposed)
+        pack_pairs(weight, {transposed: out})
         return
     assert out.dtype == weight.dtype
     assert out.shape == packed_shape(inner, units)
     (pack_transposed if transposed else pack_as_is)(weight, out)
+
+
+def pack_all(weight: Array, forms: Mapping[bool, Array]) -> None:
+    """Lay out a weight as it is and transposed, or one of both: see `pack`."""
+    if all(out.dtype == np.uint32 for out in forms.values()):
+        pack_pairs(weight, forms)  # which reads it once
+        return
+    for transposed, out in forms.items():
+        pack(weight, out, transposed)
 
 
 def matmul_packed(x: Array, packed: Array, out: Array, accumulate: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from runtime.backends.cpu import pairs, tiles
 from runtime.backends.cpu.helpers import HELPERS, cut_evenly, part_count
 from runtime.backends.cpu.pairs import (
+    AS_PAIRS,
     ROUNDED,
     SHORT,
     STRIP,
@@ -32,14 +33,19 @@ KERNELS: dict[str, Any] = {AMX: tiles, PACKED: pairs}
 Parts = list[tuple[int, int, int, int]]
 
 
-def pack_pairs(weight: Array, packed: Array, transposed: bool) -> None:
-    """Pack a weight (inner, units), or transposed (units, inner), of float32 or bfloat16."""
+def pack_pairs(weight: Array, forms: Mapping[bool, Array]) -> None:
+    """Pack a weight (inner, units) of float32 or bfloat16.
+
+    forms: The packed operands, by whether the weight is transposed for it: (units, inner).
+    """
     bits = as_words(weight)
     if weight.itemsize == 2:
-        pack_panels(bits, packed, transposed, 0, weight.shape[1 if transposed else 0])
+        for turned, packed in forms.items():
+            pack_panels(bits, packed, turned, 0, weight.shape[1 if turned else 0], AS_PAIRS)
     else:
         (strip,) = SCRATCH.arrays(np.dtype(np.uint16), (STRIP * weight.shape[1],))
-        pack_rounded(bits, packed, transposed, strip)
+        none = np.empty(0, WORD)
+        pack_rounded(bits, forms.get(False, none), forms.get(True, none), strip)
 
 
 def product(
@@ -74,7 +80,7 @@ def product(
     if packed is not None:
         return BoundCall(_multiply, (packed, size, parts, run))
     panels = [
-        (as_words(y[first:end]), y_turned, first, inner)
+        (as_words(y[first:end]), y_turned, first, inner, AS_PAIRS)
         for first, end in cut_evenly(len(y), len(parts), WIDTH)
     ]
     return BoundCall(_pack_and_multiply, (panels, pairs_shape(inner, units), size, parts, run))

@@ -35,6 +35,7 @@ from runtime.backends.cpu.micro import (
     Vectors,
     first_line,
     integers,
+    settle,
     tile_shapes,
 )
 from runtime.backends.cpu.rounding import (
@@ -60,6 +61,10 @@ STRIP = 32  # rows of float32 that are rounded together: a multiple of a panel's
 TRIES = 5
 HIGH = 0xFFFF0000
 SHORT, ROUNDED, EXACT = range(3)  # a product: in bfloat16, rounded to it in float32, as it is
+# Packed pairs: as they are; their odd and their even terms, one after the other, in float32; or as
+# they are and past the caches, where a vector is a whole line.
+AS_PAIRS, APART, STREAMED = range(3)
+PAST_CACHES = STREAMED if VECTOR == 64 else AS_PAIRS
 
 
 class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no such type
@@ -83,24 +88,28 @@ def has_pair_products() -> bool:
 # -- packing -------------------------------------------------------------------------------------
 
 
-def store_words(v: Vectors, vector: Any, target: Any, wide: Any) -> None:
-    """Store pairs as they are or, if `wide`, their odd and their even terms in float32."""
+def store_words(v: Vectors, vector: Any, target: Any, how: Any) -> None:
+    """Store pairs; see AS_PAIRS."""
     b = v.builder
 
     def store(what: Any, where: Any) -> None:
         b.store(what, b.inttoptr(where, WORDS.as_pointer()), align=4)
 
-    with b.if_else(wide) as (apart, together):
-        with apart:
+    apart, past = (b.icmp_signed("==", how, I64(form)) for form in (APART, STREAMED))
+    with b.if_else(apart) as (both, together):
+        with both:
             store(b.and_(vector, words(HIGH)), target)
             store(b.shl(vector, words(16)), v.at(target, 4 * ROWS))
-        with together:
-            store(vector, target)
+        with together, b.if_else(past) as (streamed, plain):
+            with streamed:
+                v.stream(b.bitcast(vector, v.type), target)
+            with plain:
+                store(vector, target)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def pack_along(
-    typing: Any, start: Any, step: Any, to: Any, gap: Any, rows: Any, depth: Any, wide: Any
+    typing: Any, start: Any, step: Any, to: Any, gap: Any, rows: Any, depth: Any, how: Any
 ) -> Any:
     """Pack pairs that lie along rows `step` bytes apart: a vector's rows and as many pairs.
 
@@ -109,7 +118,7 @@ def pack_along(
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         v = Vectors(context, b, FLOATS)
-        start, step, to, gap, rows, depth, wide = args
+        start, step, to, gap, rows, depth, how = args
         sources = [v.at(start, i, step) for i in range(LANES)]
         both = ir.VectorType(ir.IntType(16), 2 * LANES)
         lanes = ir.Constant(ir.VectorType(I64, 2 * LANES), list(range(2 * LANES)))
@@ -140,25 +149,25 @@ def pack_along(
             first[i] = vector
         for i, vector in enumerate(first):
             with b.if_then(b.icmp_signed(">", depth, I64(2 * i))):
-                store_words(v, vector, v.at(to, i, gap), wide)
+                store_words(v, vector, v.at(to, i, gap), how)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6, types.boolean), generate
+    return types.void(*[types.int64] * 7), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def pack_across(
-    typing: Any, start: Any, step: Any, to: Any, columns: Any, depth: Any, wide: Any
+    typing: Any, start: Any, step: Any, to: Any, columns: Any, depth: Any, how: Any
 ) -> Any:
     """Pack a vector of pairs that lie across two rows `step` bytes apart; 1 row if depth is 1."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         v = Vectors(context, b, FLOATS)
-        start, step, to, columns, depth, wide = args
+        start, step, to, columns, depth, how = args
         both, next_row = b.icmp_signed(">", depth, I64(1)), b.add(start, step)
 
         def store(even: Any, odd: Any) -> None:
-            store_words(v, b.or_(even, b.shl(odd, words(16))), to, wide)
+            store_words(v, b.or_(even, b.shl(odd, words(16))), to, how)
 
         with b.if_else(b.and_(both, b.icmp_signed(">=", columns, I64(LANES)))) as (full, part):
             with full:
@@ -170,7 +179,7 @@ def pack_across(
                 store(load_shorts(v, start, mask), load_shorts(v, next_row, more))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5, types.boolean), generate
+    return types.void(*[types.int64] * 6), generate
 
 
 def pairs_shape(inner: int, units: int) -> tuple[int]:
@@ -180,8 +189,13 @@ def pairs_shape(inner: int, units: int) -> tuple[int]:
 
 
 @jit
-def pack_panels(source: Array, packed: Array, transposed: bool, first: int, inner: int) -> None:
-    """Pack rows of B, or of B^T, as uint16, that begin at row `first`, even, of the whole."""
+def pack_panels(
+    source: Array, packed: Array, transposed: bool, first: int, inner: int, how: int
+) -> None:
+    """Pack rows of B, or of B^T, as uint16, that begin at row `first`, even, of the whole.
+
+    how: AS_PAIRS or STREAMED.
+    """
     start, step = source.ctypes.data, source.shape[1] * 2
     target, pairs = first_line(packed), (inner + 1) // 2
     if transposed:
@@ -192,7 +206,7 @@ def pack_panels(source: Array, packed: Array, transposed: bool, first: int, inne
                 at = start + row * step + 4 * p
                 to = target + place + p * PANEL
                 left = source.shape[0] - row
-                pack_along(at, step, to, PANEL, left, inner - 2 * p, False)
+                pack_along(at, step, to, PANEL, left, inner - 2 * p, how)
     else:
         units = source.shape[1]
         for panel in range((units + WIDTH - 1) // WIDTH):
@@ -201,21 +215,31 @@ def pack_panels(source: Array, packed: Array, transposed: bool, first: int, inne
                 for half in range(2):
                     column = panel * WIDTH + half * LANES
                     at = start + k * step + 2 * column
-                    pack_across(
-                        at, step, to + half * VECTOR, units - column, inner - first - k, False
-                    )
+                    depth = inner - first - k
+                    pack_across(at, step, to + half * VECTOR, units - column, depth, how)
 
 
 @jit
-def pack_rounded(weight: Array, packed: Array, transposed: bool, strip: Array) -> None:
-    """Round a weight of float32, as uint32, to bfloat16 and pack it."""
+def pack_rounded(weight: Array, as_is: Array, turned: Array, strip: Array) -> None:
+    """Round a weight of float32, as uint32, to bfloat16 and pack it, transposed, or both.
+
+    Args:
+        weight: The weight.
+        as_is: Its packed form, or empty.
+        turned: That of the transpose, or empty.
+        strip: Room for STRIP rows.
+    """
     rows, columns = weight.shape
-    inner = columns if transposed else rows
     for first in range(0, rows, STRIP):
         part = weight[first : first + STRIP]
         some = strip[: part.size]
         narrow(part.reshape(-1), some)
-        pack_panels(some.reshape(part.shape), packed, transposed, first, inner)
+        low = some.reshape(part.shape)
+        if as_is.size:
+            pack_panels(low, as_is, False, first, rows, PAST_CACHES)
+        if turned.size:
+            pack_panels(low, turned, True, first, columns, PAST_CACHES)
+    settle()
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -384,7 +408,7 @@ def pack_left(
     """
     first, end = ends
     inner = (a.shape[0] if transposed else a.shape[1]) - 2 * done
-    gap, step = ROWS * (8 if wide else 4), a.shape[1] * 2
+    gap, step, how = ROWS * (8 if wide else 4), a.shape[1] * 2, APART if wide else AS_PAIRS
     tiles = (end - first + ROWS - 1) // ROWS
     if transposed:
         for p in range(depth):
@@ -393,7 +417,7 @@ def pack_left(
             for t in range(tiles):
                 rows = (end - row) // (tiles - t)
                 to = room + t * (depth * gap + VECTOR) + p * gap
-                pack_across(at + 2 * row, step, to, a.shape[1] - row, inner - 2 * p, wide)
+                pack_across(at + 2 * row, step, to, a.shape[1] - row, inner - 2 * p, how)
                 row += rows
     else:
         row = first
@@ -403,7 +427,7 @@ def pack_left(
             for p in range(0, depth, LANES):
                 to = room + t * (depth * gap + VECTOR) + p * gap
                 left = min(inner - 2 * p, 2 * (depth - p))
-                pack_along(at + 4 * p, step, to, gap, rows, left, wide)
+                pack_along(at + 4 * p, step, to, gap, rows, left, how)
             row += rows
 
 
