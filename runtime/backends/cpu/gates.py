@@ -8,14 +8,40 @@ copied first. A row stays in the first-level cache over its loops. Formulas: sym
 
 from __future__ import annotations
 
-from runtime.backends.cpu.table import kernel
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.backends.cpu.rounding import as_stored, narrow, widen
+from runtime.backends.cpu.table import TAKES_LOW, kernel
 from runtime.backends.cpu.vector import sigmoid, tanh
 from runtime.backends.device.arrays import one_place
 from runtime.backends.device.compile import jit, jit_inner
 from runtime.backends.device.table import BoundCall, KernelCall
-from symgraph.core.types import Array
+from symgraph.core.types import BFLOAT16, Array, TensorType
 
-COMPILED = ("float32", "float64")
+FLOAT = "float32"
+COMPILED = (FLOAT, "float64")
+
+
+def low_dtypes(attrs: Mapping[str, Any]) -> list[str]:
+    """Return the dtypes of an LSTM's gates in bfloat16, whose states are float32, as a node's."""
+    if "has_dh" not in attrs:
+        return [BFLOAT16, BFLOAT16, FLOAT, BFLOAT16, FLOAT, BFLOAT16]
+    grads = [BFLOAT16] * attrs["has_dh"] + [FLOAT] * attrs["has_dc"]
+    return [*grads, BFLOAT16, FLOAT, FLOAT, BFLOAT16, FLOAT]
+
+
+def takes_low(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    return [t.dtype for t in types] == low_dtypes(attrs)
+
+
+def is_low(call: KernelCall) -> bool:
+    return [a.dtype.name for a in (*call.ins, *call.outs)] == low_dtypes(call.attrs)
+
+
+TAKES_LOW |= dict.fromkeys(("_lstm_gates", "_lstm_gates_grad"), takes_low)
 
 
 @jit_inner
@@ -58,19 +84,37 @@ def lstm_output(o: Array, state: Array, output: Array) -> None:
 
 
 @jit
+def lstm_row(g: Array, more: Array, c: Array, state: Array, output: Array) -> None:
+    size = c.size
+    add_sigmoid(g[: 2 * size], more[: 2 * size])
+    add_tanh(g[2 * size : 3 * size], more[2 * size : 3 * size])
+    add_sigmoid(g[3 * size :], more[3 * size :])
+    next_state(g[:size], g[size : 2 * size], g[2 * size : 3 * size], c, state)
+    lstm_output(g[3 * size :], state, output)
+
+
+@jit
 def lstm(
     pre: Array, other: Array, c: Array, output: Array, state: Array, gates: Array, apart: bool
 ) -> None:
-    size = c.shape[1]
     for row in range(c.shape[0]):
-        g, more = gates[row], other[row]
         if apart:
-            copy(pre[row], g)
-        add_sigmoid(g[: 2 * size], more[: 2 * size])
-        add_tanh(g[2 * size : 3 * size], more[2 * size : 3 * size])
-        add_sigmoid(g[3 * size :], more[3 * size :])
-        next_state(g[:size], g[size : 2 * size], g[2 * size : 3 * size], c[row], state[row])
-        lstm_output(g[3 * size :], state[row], output[row])
+            copy(pre[row], gates[row])
+        lstm_row(gates[row], other[row], c[row], state[row], output[row])
+
+
+@jit
+def lstm_low(pre: Array, other: Array, c: Array, output: Array, state: Array, gates: Array) -> None:
+    """Do as `lstm` on bfloat16, as uint16, but for the states; rows are widened one by one."""
+    size = c.shape[1]
+    g, more = np.empty(4 * size, np.float32), np.empty(4 * size, np.float32)
+    out = more[:size]
+    for row in range(c.shape[0]):
+        widen(pre[row], g.view(np.uint32))
+        widen(other[row], more.view(np.uint32))
+        lstm_row(g, more, c[row], state[row], out)
+        narrow(g.view(np.uint32), gates[row])
+        narrow(out.view(np.uint32), output[row])
 
 
 @kernel("_lstm_gates")
@@ -78,6 +122,8 @@ def lstm_kernel(call: KernelCall) -> BoundCall | None:
     """Bind the gates of a step; `gates` may share memory with i2h or h2h."""
     i2h, h2h, c = call.ins
     output, state, gates = call.outs
+    if is_low(call):
+        return BoundCall(lstm_low, tuple(map(as_stored, (i2h, h2h, c, output, state, gates))))
     if gates.dtype not in COMPILED:
         return None
     pre, other = (h2h, i2h) if one_place(gates, h2h) else (i2h, h2h)
@@ -120,6 +166,22 @@ def to_old(f: Array, c: Array, dc: Array) -> None:
 
 
 @jit
+def lstm_grad_row(
+    dh: Array, c: Array, state: Array, g: Array, d: Array, has_dh: bool, has_dc: bool
+) -> None:
+    """Replace gates g by their gradients, and d, the state's gradient, by that of c."""
+    size = c.size
+    if not has_dc:
+        clear(d)
+    if has_dh:
+        from_output(dh, state, g[3 * size :], d)
+    else:
+        clear(g[3 * size :])
+    to_new(g[:size], g[2 * size : 3 * size], d)
+    to_old(g[size : 2 * size], c, d)
+
+
+@jit
 def lstm_grad(
     dh: Array,
     dc: Array,
@@ -133,21 +195,38 @@ def lstm_grad(
     copy_gates: bool,
     copy_dc: bool,
 ) -> None:
-    size = c.shape[1]
     for row in range(c.shape[0]):
-        g, d = d_pre[row], d_c[row]
         if copy_gates:
-            copy(gates[row], g)
-        if not has_dc:
-            clear(d)
-        elif copy_dc:
-            copy(dc[row], d)
+            copy(gates[row], d_pre[row])
+        if copy_dc:
+            copy(dc[row], d_c[row])
+        lstm_grad_row(dh[row], c[row], state[row], d_pre[row], d_c[row], has_dh, has_dc)
+
+
+@jit
+def lstm_grad_low(
+    dh: Array,
+    dc: Array,
+    gates: Array,
+    c: Array,
+    state: Array,
+    d_pre: Array,
+    d_c: Array,
+    has_dh: bool,
+    has_dc: bool,
+    copy_dc: bool,
+) -> None:
+    """Do as `lstm_grad` on bfloat16, as uint16, but for the states."""
+    size = c.shape[1]
+    g, d = np.empty(4 * size, np.float32), np.empty(size, np.float32)
+    for row in range(c.shape[0]):
+        widen(gates[row], g.view(np.uint32))
         if has_dh:
-            from_output(dh[row], state[row], g[3 * size :], d)
-        else:
-            clear(g[3 * size :])
-        to_new(g[:size], g[2 * size : 3 * size], d)
-        to_old(g[size : 2 * size], c[row], d)
+            widen(dh[row], d.view(np.uint32))
+        if copy_dc:
+            copy(dc[row], d_c[row])
+        lstm_grad_row(d, c[row], state[row], g, d_c[row], has_dh, has_dc)
+        narrow(g.view(np.uint32), d_pre[row])
 
 
 @kernel("_lstm_gates_grad")
@@ -155,12 +234,16 @@ def lstm_grad_kernel(call: KernelCall) -> BoundCall | None:
     """Bind the gradient; `d_pre` may share memory with the gates, `d_c` with dc."""
     *grads, gates, c, state = call.ins
     d_pre, d_c = call.outs
+    has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
+    dh = grads[0] if has_dh else d_pre[:, : c.shape[1]]  # not read
+    dc = grads[-1] if has_dc else c
+    copy_dc = has_dc and not one_place(d_c, dc)
+    if is_low(call):
+        arrays = tuple(map(as_stored, (dh, dc, gates, c, state, d_pre, d_c)))
+        return BoundCall(lstm_grad_low, (*arrays, has_dh, has_dc, copy_dc))
     if gates.dtype not in COMPILED:
         return None
-    has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
-    dh = grads[0] if has_dh else c  # not read
-    dc = grads[-1] if has_dc else c
-    how = (has_dh, has_dc, not one_place(d_pre, gates), not one_place(d_c, dc))
+    how = (has_dh, has_dc, not one_place(d_pre, gates), copy_dc)
     return BoundCall(lstm_grad, (dh, dc, gates, c, state, d_pre, d_c, *how))
 
 

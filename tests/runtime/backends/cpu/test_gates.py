@@ -242,3 +242,25 @@ def test_no_kernel_for_halves(op, given, blocks, places):
     outs = wanted(op, given, arrays)
     call = KernelCall(attributes(op, given), tuple(arrays), outs, CallContext())
     assert KERNELS[op](call) is None
+
+
+LSTM = [call for call in CALLS if "lstm" in call[0]]
+
+
+@pytest.mark.parametrize(("op", "given", "blocks", "places"), LSTM)
+def test_gates_of_bfloat16_have_the_bits_of_casts(op, given, blocks, places):
+    attrs = attributes(op, given)
+    dtypes = gates.low_dtypes(attrs)
+    arrays = inputs(blocks, 3, 67, "float32")
+    arrays = [a.astype(dtype) for a, dtype in zip(arrays, dtypes, strict=False)]
+    wide = by_kernel(op, given, [a.astype("float32") for a in arrays])
+    wants = [a.astype(dtype) for a, dtype in zip(wide, dtypes[len(arrays) :], strict=True)]
+    for place in [{}, *places]:
+        ins = [unaligned(a) for a in arrays]
+        outs = [np.full_like(want, 7) for want in wants]
+        for at, source in place.items():
+            outs[at] = ins[source]
+        bound = KERNELS[op](KernelCall(attrs, tuple(ins), tuple(outs), CallContext()))
+        bound.function(*bound.args)
+        for found, want in zip(outs, wants, strict=True):
+            np.testing.assert_array_equal(found, want)
