@@ -73,6 +73,7 @@ def product(
     inner, units = y.shape[::-1] if y_turned else y.shape
     shorts, form = as_words(out).view(np.uint16), SHORT if out.itemsize == 2 else ROUNDED
     row = shorts.reshape(-1)[:0] if bias is None else as_words(bias)
+    assert kernel == PACKED or tiles.has_tiles()  # which asks for them
     wide = kernel == PACKED and pairs_are_slower()
     run = KERNELS[kernel].multiply, as_words(x), turned, row, shorts, (wide, form)
     size = KERNELS[kernel].room_size(len(out), inner, units)
@@ -130,6 +131,7 @@ def multiply_stacks(
     rooms: Sequence[Array],
 ) -> None:
     """Multiply stacks of matrices, or their transposes, to float32; rooms: of `stack_rooms`."""
+    assert kernel == PACKED or tiles.has_tiles()
     packed, room = (room.view(np.uint32) for room in rooms)
     shorts = as_words(out).view(np.uint16)
     how = kernel == AMX, kernel == PACKED and pairs_are_slower()

@@ -286,12 +286,12 @@ def pack_left(a: Array, transposed: bool, ends: Any, height: int, room: int) -> 
 
 
 @jit_inner
-def fill_up(panel: int, pairs_: int, to: int) -> None:
+def fill_up(panel: int, rows: int, to: int) -> None:
     """Copy the last rows of a panel, fewer than a tile's, with zeros after them."""
     for i in range(ROWS):
         for half in range(2):
             at = i * PANEL + half * VECTOR
-            copy_terms(panel + at, to + at, TERMS if i < pairs_ else 0)
+            copy_terms(panel + at, to + at, TERMS if i < rows else 0)
 
 
 def _multiply(
