@@ -120,6 +120,28 @@ def gemm(
         add_row(out, row)
 
 
+@jit
+def gemms(
+    function: int,
+    turns: tuple[int, int],
+    sizes: tuple[int, int, int],
+    x: tuple[int, int, int],
+    y: tuple[int, int, int],
+    out: Array,
+) -> None:
+    """Compute a stack of products; see `gemm`.
+
+    Args:
+        function, turns, sizes: As `gemm`.
+        x: The address of the first, how far its rows, or columns, and how far matrices lie apart.
+        y: As x.
+        out: (count, M, N).
+    """
+    for i in range(len(out)):
+        left, right = x[0] + i * x[2], y[0] + i * y[2]
+        call_gemm(function, turns, sizes, left, x[1], right, y[1], out[i], sizes[1])
+
+
 def _operand(array: Array) -> tuple[int, int, int] | None:
     """Return whether a matrix is transposed, its address and its row stride; None if it has none.
 
@@ -238,13 +260,18 @@ def mkl_matmul(x: Array, y: Array, out: Array | None = None) -> Array:
         out = np.empty((*lead, x.shape[-2], y.shape[-1]), np.result_type(x, y))
     if x.dtype != y.dtype or x.dtype != out.dtype or not out.flags.c_contiguous:
         return np.matmul(x, y, out=out)
-    xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (x, y))
-    for index in np.ndindex(lead):
-        bound = bound_gemm(_mkl_functions(), xs[index], ys[index], out[index])
-        if bound is None:
-            np.matmul(xs[index], ys[index], out=out[index])
+    count = lead[-1:] or (1,)
+    xs, ys = (np.broadcast_to(a, (*lead[:-1], *count, *a.shape[-2:])) for a in (x, y))
+    products = out.reshape(xs.shape[:-1] + out.shape[-1:])
+    for index in np.ndindex(lead[:-1]):
+        left, right, made = xs[index], ys[index], products[index]
+        one = bound_gemm(_mkl_functions(), left[0], right[0], made[0]) if made.size else None
+        if one is None:
+            np.matmul(left, right, out=made)
         else:
-            bound.function(*bound.args)
+            function, turns, sizes, a, b, _, _ = one.args
+            steps = left.strides[0], right.strides[0]
+            gemms(function, turns, sizes, (*a, steps[0]), (*b, steps[1]), made)
     return out
 
 
