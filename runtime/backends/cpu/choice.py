@@ -228,11 +228,11 @@ def best(found: Figures) -> Choice:
     """
     large = [found[kind] for kind in ("many", "turned")]
     library = fastest({name: prod(times[name] for times in large) ** 0.5 for name in large[0]})
-    rest = {
-        kind: fastest({name: t for name, t in found[kind].items() if name in {*OWN, library}})
+    few, low = (
+        {name: time for name, time in found[kind].items() if name in {*OWN, library}}
         for kind in ("few", "bfloat16")
-    }
-    return Choice(many=library, turned=library, **rest)
+    )
+    return Choice(fastest(few), library, library, fastest(low) if low else PACKED)
 
 
 def contenders(kind: str) -> list[str]:

@@ -235,7 +235,7 @@ def lstm_grad_kernel(call: KernelCall) -> BoundCall | None:
     *grads, gates, c, state = call.ins
     d_pre, d_c = call.outs
     has_dh, has_dc = call.attrs["has_dh"], call.attrs["has_dc"]
-    dh = grads[0] if has_dh else d_pre[:, : c.shape[1]]  # not read
+    dh = grads[0] if has_dh else gates  # not read
     dc = grads[-1] if has_dc else c
     copy_dc = has_dc and not one_place(d_c, dc)
     if is_low(call):

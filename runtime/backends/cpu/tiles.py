@@ -10,7 +10,7 @@ normal ones are zeros.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -121,6 +121,17 @@ def multiply_block(v: Vectors, ends: Any, high: int, across: int) -> None:
         step(v.at(left, count, TILE), tail)
 
 
+def begin_sums(v: Vectors, places: Mapping[int, Any], some: Any) -> None:
+    """Load sums from their addresses, if there are some; else they are zeros."""
+    with v.builder.if_else(some) as (going_on, begun):
+        with going_on:
+            for tile, at in places.items():
+                load_tile(v, tile, at, PANEL)
+        with begun:
+            for tile in places:
+                call_llvm(v.builder, "x86.tilezero", VOID, I8(tile))
+
+
 def fetch_output(v: Vectors, rows: Any, more: Sequence[Any]) -> None:
     """Fetch the lines to which sums will be written: to wait for them took a fifth of the time."""
     b = v.builder
@@ -167,13 +178,7 @@ def multiply_tiles(typing: Any, ends: Any, shape: Any, block: Any, more: Any, fo
                     for m in range(high)
                     for n in range(across)
                 }
-                with b.if_else(b.icmp_signed("!=", more[0], I64(0))) as (going_on, begun):
-                    with going_on:
-                        for tile, at in places.items():
-                            load_tile(v, tile, at, PANEL)
-                    with begun:
-                        for tile in places:
-                            call_llvm(b, "x86.tilezero", VOID, I8(tile))
+                begin_sums(v, places, b.icmp_signed("!=", more[0], I64(0)))
                 multiply_block(v, ends, high, across)
                 for tile, at in places.items():
                     store_tile(v, tile, at, PANEL)

@@ -93,6 +93,8 @@ def test_one_library_is_chosen_for_all_kinds():
     own = {"packed": 1.2, **times}
     found = {"few": own, "many": times, "turned": {"openblas": 1.0, "mkl": 1.05}, "bfloat16": own}
     assert choice.best(found) == named("openblas")._replace(few="openblas", bfloat16="openblas")
+    found["bfloat16"] = {"mkl": 1.0}
+    assert choice.best(found).bfloat16 == "packed"
     found["turned"] = times
     assert choice.best(found) == MKL
 
