@@ -10,6 +10,7 @@ normal ones are zeros.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -40,7 +41,7 @@ LINE = 64  # bytes of a tile's row
 TILE = ROWS * LINE
 BLOCK = 8  # tiles of a panel that stay in the L1 cache while the left operand's go by
 CHUNK = 1 << 19  # bytes of the left operand that are packed together: they stay in the L2 cache
-ARCH_PRCTL, REQUEST, TILE_DATA = 158, 0x1023, 18  # of Linux: a process has to ask for tiles
+ARCH_PRCTL, REQUEST, TILE_DATA = 158, 0x1023, 18  # by which a process asks Linux for tiles
 LEFT, RIGHT = (4, 5), (6, 7)  # of the eight tiles; the first four are sums
 KNOWN = {"+avx512f", "+amx-tile", "+amx-bf16"} <= FEATURES  # else LLVM takes no such code
 I16 = ir.IntType(16)
@@ -49,7 +50,10 @@ I16 = ir.IntType(16)
 @cache
 def has_tiles() -> bool:
     """Tell whether this CPU multiplies tiles of bfloat16, and this process may."""
-    return KNOWN and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0
+    if not KNOWN or sys.platform != "linux":
+        return False
+    found: int = ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA)
+    return found == 0
 
 
 # -- instructions --------------------------------------------------------------------------------
