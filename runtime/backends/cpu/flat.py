@@ -171,6 +171,14 @@ def copy(call: KernelCall) -> BoundCall:
     return copies([(call.outs[0], call.ins[0].reshape(call.outs[0].shape))])
 
 
+def casts_all(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell that the kernel below takes every dtype as it is."""
+    return True
+
+
+TAKES_LOW["Cast"] = casts_all
+
+
 @kernel("Cast")
 def cast(call: KernelCall) -> BoundCall:
     (x,), (out,) = call.ins, call.outs

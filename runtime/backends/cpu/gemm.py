@@ -7,7 +7,7 @@ call goes depends on its shapes and on which of its inputs are parameters, so bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,11 @@ from runtime.backends.cpu.micro import available, pack_as_is, pack_transposed, p
 from runtime.backends.cpu.pair_calls import PACKED, pack_pairs, product_scratch
 from runtime.backends.cpu.rounding import as_words, narrow, widen
 from runtime.backends.cpu.scratch import SCRATCH, whole_lines
-from runtime.backends.cpu.table import CASTING, kernel
+from runtime.backends.cpu.table import CASTING, TAKES_LOW, kernel
 from runtime.backends.device.compile import jit
 from runtime.backends.device.table import BoundCall, KernelCall
 from symgraph.core.graph import Graph, Node
-from symgraph.core.types import BFLOAT16, Array, Shape
+from symgraph.core.types import BFLOAT16, Array, Shape, TensorType
 from symgraph.passes.precision import is_parameter_cast
 
 __all__ = ["available", "matmul_packed", "pack", "packed_shape"]
@@ -284,6 +284,14 @@ def add_low_rows(rows: Array, room: Array, out: Array) -> None:
             for j in range(size):
                 total[j] += part[j]
         narrow(total[:size].view(np.uint32), out[start:end])
+
+
+def sums_low_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Tell whether the kernel below takes these arrays, all of bfloat16."""
+    return {t.dtype for t in types} == {BFLOAT16}
+
+
+TAKES_LOW["_sum_rows"] = sums_low_rows
 
 
 @kernel("_sum_rows")
