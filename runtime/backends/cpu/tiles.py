@@ -308,8 +308,9 @@ def _multiply(
 ) -> None:
     """Compute rows of out = a times a packed operand, plus a row; see `pairs.multiply`.
 
-    Panels are taken forth and back by turns, as a word that is left at the end of the operand says:
-    of a weight larger than the L2 cache, the next product finds there what this one has read last.
+    Every other product takes the panels from the last to the first: of a weight larger than the L2
+    cache it finds there what the one before has read last. The operand's last word, which is spare,
+    holds the direction.
     """
     (_, form), (begin, stop, chunk, room) = how, part
     units, size = (out.shape[1], 2) if form == SHORT else (out.shape[1] // 2, 4)
