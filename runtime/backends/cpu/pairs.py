@@ -48,6 +48,7 @@ from runtime.backends.cpu.rounding import (
     masked,
     narrow,
     rounded,
+    shorts_below,
     store_shorts,
     words,
 )
@@ -121,11 +122,7 @@ def pack_along(
         start, step, to, gap, rows, depth, how = args
         sources = [v.at(start, i, step) for i in range(LANES)]
         both = ir.VectorType(ir.IntType(16), 2 * LANES)
-        lanes = ir.Constant(ir.VectorType(I64, 2 * LANES), list(range(2 * LANES)))
-        empty = ir.Constant(lanes.type, ir.Undefined)
-        spread = ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * 2 * LANES)
-        some = b.shuffle_vector(b.insert_element(empty, depth, I32(0)), empty, spread)
-        inside = b.icmp_signed("<", lanes, some)
+        inside = shorts_below(b, depth)
         nothing = ir.Constant(inside.type, [0] * 2 * LANES)
         whole = b.and_(
             b.icmp_signed(">=", rows, I64(LANES)), b.icmp_signed(">=", depth, I64(2 * LANES))

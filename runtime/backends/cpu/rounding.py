@@ -34,6 +34,16 @@ def masked(b: Any, address: Any, mask: Any, kind: Any, size: int) -> Any:
     return call_llvm(b, name, kind, b.inttoptr(address, kind.as_pointer()), I32(size), mask, zero)
 
 
+def shorts_below(b: Any, count: Any) -> Any:
+    """Return the mask of 2 LANES 16-bit lanes whose index is less than a 64-bit integer."""
+    row = ir.VectorType(ir.IntType(16), 2 * LANES)
+    lanes, empty = ir.Constant(row, list(range(2 * LANES))), ir.Constant(row, ir.Undefined)
+    most = b.select(b.icmp_signed("<", count, I64(2 * LANES)), count, I64(2 * LANES))
+    first = b.insert_element(empty, b.trunc(most, row.element), I32(0))
+    every = ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * 2 * LANES)
+    return b.icmp_signed("<", lanes, b.shuffle_vector(first, empty, every))
+
+
 def rounded(v: Vectors, vector: Any) -> Any:
     """Round float32 to the nearest bfloat16, ties to even: integers of 32 bits, the upper zeros."""
     b = v.builder

@@ -22,7 +22,16 @@ from numba.core import cgutils
 from runtime.backends.cpu import pairs
 from runtime.backends.cpu.micro import FEATURES, PANEL, VECTOR, Vectors, first_line, integers
 from runtime.backends.cpu.pairs import AS_PAIRS, EXACT, SHORT, WIDTH, finish, pack_panels
-from runtime.backends.cpu.rounding import FLOATS, LANES, SHORTS, WORDS, load_shorts, masked, words
+from runtime.backends.cpu.rounding import (
+    FLOATS,
+    LANES,
+    SHORTS,
+    WORDS,
+    load_shorts,
+    masked,
+    shorts_below,
+    words,
+)
 from runtime.backends.device.compile import (
     I8,
     I32,
@@ -207,13 +216,9 @@ def copy_terms(typing: Any, start: Any, to: Any, terms: Any) -> Any:
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         start, to, terms = args
-        row = ir.VectorType(I16, TERMS)
-        lanes, empty = ir.Constant(row, list(range(TERMS))), ir.Constant(row, ir.Undefined)
-        first = ir.Constant(ir.VectorType(I32, TERMS), [0] * TERMS)
-        most = b.select(b.icmp_signed("<", terms, I64(TERMS)), terms, I64(TERMS))
-        some = b.shuffle_vector(b.insert_element(empty, b.trunc(most, I16), I32(0)), empty, first)
-        mask = b.icmp_signed("<", lanes, some)
-        b.store(masked(b, start, mask, row, 2), b.inttoptr(to, row.as_pointer()), align=2)
+        row = ir.VectorType(I16, 2 * LANES)
+        found = masked(b, start, shorts_below(b, terms), row, 2)
+        b.store(found, b.inttoptr(to, row.as_pointer()), align=2)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
