@@ -75,7 +75,9 @@ def casts(pairs: Sequence[tuple[Array, Array]]) -> list[BoundCall]:
 def wide_bytes(node: Node, graph: Graph) -> int:
     """Return the bytes of `WIDE` that a node's call uses, if its kernel is that of float32."""
     op, types = find(node.op).name, (*graph.types_of(node.inputs), *node.types)
-    if find(op).flops is no_flops or op in CASTING or op not in KERNELS:
+    if find(op).flops is no_flops or op not in KERNELS:
+        return 0
+    if op in CASTING and all(t.dtype != "float16" for t in types):  # they take bfloat16 as it is
         return 0
     if op in TAKES_LOW and TAKES_LOW[op](node.attrs, types):
         return 0
