@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from partitioner.costs.cost import Caches
 from runtime.backends.device.mkl import mkl
@@ -128,20 +128,46 @@ def _lines(nbytes: int) -> Array:
 _allowed: list[int] = []  # threads of a product, by all limits in force; the last counts
 
 
-@contextmanager
-def _limit(threads: int, libraries: AbstractContextManager[object]) -> Iterator[None]:
-    with libraries:
-        _allowed.append(threads)
-        try:
-            yield
-        finally:
-            _allowed.pop()
+class _Libraries:
+    """The BLAS libraries that this process has loaded."""
+
+    def __init__(self) -> None:
+        mkl()  # loaded later it would have no limit
+        loaded = ThreadpoolController().select(user_api="blas")
+        kinds = {library.internal_api for library in loaded.lib_controllers}
+        self._mkl = [one.dynlib for one in loaded.lib_controllers if one.internal_api == "mkl"]
+        self._others = loaded.select(internal_api=[*(kinds - {"mkl"})])
+        self._all = loaded
+
+    def threads(self) -> list[int]:
+        """Return the threads that a product on this thread may use, by library."""
+        return [library["num_threads"] for library in self._all.info()]
+
+    @contextmanager
+    def limit(self, threads: int) -> Iterator[None]:
+        """Limit products of all threads of this process, and those of our own kernels.
+
+        threadpoolctl limits MKL for the calling thread only.
+        """
+        before = [
+            (one, one.MKL_Set_Num_Threads_Local(0), one.MKL_Get_Max_Threads()) for one in self._mkl
+        ]
+        with self._others.limit(limits=threads):
+            for library in self._mkl:
+                library.MKL_Set_Num_Threads(threads)
+            _allowed.append(threads)
+            try:
+                yield
+            finally:
+                _allowed.pop()
+                for library, here, everywhere in before:
+                    library.MKL_Set_Num_Threads(everywhere)
+                    library.MKL_Set_Num_Threads_Local(here)
 
 
 def limit_blas(threads: int) -> AbstractContextManager[None]:
     """Limit matrix products to this number of threads in this process, our own kernels' too."""
-    mkl()  # loaded later it would have no limit
-    return _limit(threads, threadpool_limits(limits=threads, user_api="blas"))
+    return _Libraries().limit(threads)
 
 
 def product_threads() -> int:
@@ -164,9 +190,8 @@ def await_quiet() -> None:
 
 
 @cache
-def _libraries() -> ThreadpoolController:
-    mkl()
-    return ThreadpoolController().select(user_api="blas")
+def _libraries() -> _Libraries:
+    return _Libraries()
 
 
 class SharedCores:
@@ -178,8 +203,7 @@ class SharedCores:
     @cached_property
     def threads(self) -> int:
         """The threads of a product: no more than it was allowed before."""
-        allowed: list[int] = [library["num_threads"] for library in _libraries().info()]
-        return min([self._cores, *allowed])
+        return min([self._cores, *_libraries().threads()])
 
     def limit(self) -> AbstractContextManager[None]:
         """Return a context manager inside which products use `threads`, or what `limit_blas` says.
@@ -189,7 +213,7 @@ class SharedCores:
         """
         if _allowed:
             return nullcontext()
-        return _limit(self.threads, _libraries().limit(limits=self.threads))
+        return _libraries().limit(self.threads)
 
 
 def slow_blas_warning(

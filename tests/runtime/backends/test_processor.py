@@ -92,8 +92,8 @@ def test_nothing_is_said_where_nothing_is_set():
 
 
 def now() -> set[int]:
-    """The threads that products of OpenBLAS may use."""
-    return {b["num_threads"] for b in threadpool_info() if b["internal_api"] == "openblas"}
+    """The threads that products on this thread may use."""
+    return {b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"}
 
 
 def test_ranks_share_the_threads_that_products_may_use():
