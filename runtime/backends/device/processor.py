@@ -94,10 +94,11 @@ def _cpu_count(cpus: str) -> int:
 
 
 class CacheFlusher:
-    """Empties caches by reading more than they hold: memory that is only taken when it is read."""
+    """Empties a worker's caches by reading more than they hold: memory taken when it is read."""
 
-    def __init__(self, caches: Caches, workers: int) -> None:
-        self._caches, self._workers = caches, workers
+    def __init__(self, caches: Caches) -> None:
+        """Take nothing yet; caches: those of the worker."""
+        self._caches = caches
 
     @cached_property
     def _own(self) -> Array:
@@ -105,14 +106,14 @@ class CacheFlusher:
 
     @cached_property
     def _shared(self) -> Array:
-        return _lines(2 * self._caches.shared * self._workers)
+        return _lines(2 * self._caches.shared)
 
     def own(self) -> None:
         """Empty the cache of this core."""
         self._own.sum()
 
-    def all(self) -> None:
-        """Empty the cache that the cores share."""
+    def shared(self) -> None:
+        """Empty the worker's part of the cache that the cores share, as all workers must."""
         self._shared.sum()
 
 

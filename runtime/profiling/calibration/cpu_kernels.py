@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import ClassVar
 
 import numpy as np
@@ -252,13 +253,29 @@ def _run(
     begin = time.perf_counter()
     list(pool.map(_Pass.run_long, passes, all_samples))  # all begin together
     took = short + time.perf_counter() - begin
-    for part in (_Pass.run_near, _Pass.run_far):
-        list(pool.map(part, passes, all_samples))
+    _run_readers(passes, pool, samples)
     if probe is not None and time.perf_counter() < until and probe.disturbed():
         return None, took
     if len(passes) > 1:
         passes[0].run_long(samples, samples.alone)
     return samples, took
+
+
+def _run_readers(passes: Sequence[_Pass], pool: Executor, samples: Samples) -> None:
+    """Time the calls that read parameters, with these in each cache and in memory.
+
+    What a cache has been read into twice it keeps, but not always what it has been read into once.
+    The workers begin together, or one would be timed while another empties caches.
+    """
+    for text in passes[0].readers:
+        for prepare, times, count in (
+            (_Pass.read, samples.near, READS),
+            (_Pass.flush_own, samples.shared, 1),
+            (_Pass.flush_shared, samples.far, 1),
+        ):
+            list(pool.map(prepare, passes, repeat(text)))
+            for seconds in pool.map(_Pass.read, passes, repeat(text)):
+                times[text] += seconds[:count]
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -433,18 +450,17 @@ class _Pass:
             if excerpt.short:
                 excerpt.run(samples)
 
-    def run_near(self, samples: Samples) -> None:
-        """Run the calls that read parameters, with these in caches."""
-        for text, reader in self.readers.items():
-            samples.near[text] += reader()[1:]
-            self.sweeps.own()
-            samples.shared[text].append(reader()[0])
+    def read(self, text: str) -> list[float]:
+        """Run a call that reads parameters some times in a row; return the seconds of each."""
+        return self.readers[text]()
 
-    def run_far(self, samples: Samples) -> None:
-        """Run the calls that read parameters, with these in memory."""
-        for text, reader in self.readers.items():
-            self.sweeps.all()
-            samples.far[text].append(reader()[0])
+    def flush_own(self, text: str) -> None:
+        """Leave its parameters in the shared cache."""
+        self.sweeps.own()
+
+    def flush_shared(self, text: str) -> None:
+        """Leave its parameters in memory."""
+        self.sweeps.shared()
 
 
 @dataclass(frozen=True)
@@ -497,9 +513,10 @@ class _Prepare:
         for own in self.data:  # all excerpts have the memory of the largest
             own.memory(max((calls.excerpt.nbytes for calls in chosen), default=0))
         teams = [self._bind(calls) for calls in chosen]
-        workers = len(self.data)
-        sweeps = CacheFlusher(caches, workers)  # of all, as the memory that it reads is large
-        return [_Pass([t[worker] for t in teams if t], sweeps) for worker in range(workers)]
+        return [
+            _Pass([t[worker] for t in teams if t], CacheFlusher(caches))
+            for worker in range(len(self.data))
+        ]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""

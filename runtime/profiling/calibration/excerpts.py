@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from partitioner import Placement
+from partitioner.costs.cost import touched_bytes
 from partitioner.cutting.cut import cut
 from partitioner.memory.memory_layout import lay_out
 from runtime.backends.bodies import Binder, BoundBody, Packs
 from runtime.backends.cuda_graphs import CapturedRun
 from runtime.backends.device.arrays import HOST, Device
 from runtime.backends.device.table import CallContext
-from symgraph.core.build import Builder
 from symgraph.core.context import cpu
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import VARIABLE, Env
@@ -52,10 +53,10 @@ class SyntheticInputs:
         return self._memory[:nbytes]
 
     def array(self, kind: _Kind, index: int) -> Array:
-        """Return one of the arrays of a kind, which are made in their order; large ones repeat."""
+        """Return one of the arrays of a kind; large ones repeat."""
         arrays = self._arrays[kind]
         index %= max(2, ENOUGH // max(1, kind[0].nbytes))
-        if index == len(arrays):
+        while index >= len(arrays):
             numbers = _random(self._rng, *kind)
             arrays.append(numbers if self.device.is_host else self.device.put(numbers))
         return arrays[index]
@@ -72,17 +73,18 @@ def _random(rng: np.random.Generator, type_: TensorType, limits: Range | None) -
 class Excerpt:
     """Some calls of a graph alone, in their order, as in training.
 
-    What other calls make is read from synthetic inputs; what others read is kept.
+    What other calls make is read from synthetic inputs; what others read is kept. Inputs of a kind
+    that are read a moment after they are made are a few arrays in turn, which stay in a cache;
+    others are as many as hold the bytes that are read and written in between.
     """
 
     def __init__(self, graph: Graph, names: Sequence[str]) -> None:
         """Cut these calls out of a graph, without binding them."""
         inside = set(names)
         kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
-        fresh, used = Builder(graph).fresh, Counter[_Kind]()
-        found: dict[tuple[Value, Range | None], Node] = {}
-        #: Which synthetic array each variable is: the same of the same name in every excerpt, so
-        #: that a worker packs it once.
+        moved = dict(zip(graph.nodes, accumulate(_moved(n, graph) for n in graph), strict=True))
+        used, found = Counter[tuple[_Kind, int]](), dict[tuple[Value, Range | None], str]()
+        #: Which synthetic array each variable is.
         self._reads: dict[str, tuple[_Kind, int]] = {}
         calls = []
         for name in names:
@@ -95,16 +97,19 @@ class Excerpt:
                     reads.append(value)
                     continue
                 limits = limits or usual_range(node, position)
-                kind = type_, limits
                 if (value, limits) not in found:
-                    variable = Node(fresh(f"synthetic {type_} {limits} "), VARIABLE, types=(type_,))
-                    found[value, limits] = variable
-                    self._reads[variable.name] = kind, used[kind]
-                    used[kind] += 1
-                reads.append(Value(found[value, limits].name))
+                    since = moved[name] - moved[value.node]
+                    count = ENOUGH if graph[value.node].is_variable else since // type_.nbytes
+                    kind = type_, limits
+                    index = used[kind, count] % max(len(types), count)
+                    used[kind, count] += 1
+                    found[value, limits] = variable = f"synthetic {type_} {limits} {index}"
+                    self._reads[variable] = kind, index
+                reads.append(Value(found[value, limits]))
             calls.append(Node(name, node.op, tuple(reads), node.attrs, node.types))
         results = [v for n in calls for i in range(len(n.types)) if (v := Value(n.name, i)) in kept]
-        self._body = _Whole(Graph.of([*found.values(), *calls], results), self._reads)
+        read = [Node(name, VARIABLE, types=(k[0],)) for name, (k, _) in self._reads.items()]
+        self._body = _Whole(Graph.of([*read, *calls], results), self._reads)
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +126,10 @@ class Excerpt:
         body = self._body.bind(arrays, context, inputs.device, memory, packs)
         packs.refresh(packed)
         return body
+
+
+def _moved(node: Node, graph: Graph) -> int:
+    return 0 if node.is_variable else touched_bytes(node, graph)
 
 
 class _Whole:

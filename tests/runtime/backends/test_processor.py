@@ -60,9 +60,9 @@ def test_where_the_system_says_little_the_usual_is_assumed(tmp_path, caches):
 def test_this_machine_has_some():
     found = find_caches(2)
     assert 0 < found.own <= found.shared
-    sweeps = CacheFlusher(found, 2)
+    sweeps = CacheFlusher(found)
     sweeps.own()
-    sweeps.all()
+    sweeps.shared()
 
 
 # -- BLAS ---------------------------------------------------------------------------------------
