@@ -83,6 +83,7 @@ class Draft:
             shard_optimizer=self.options.shard_optimizer,
             shared_memory=self.options.lends,
             spreads_sums=self.options.spreads_sums,
+            norms=self.options.norms,
         )
 
     def busiest(self, split: bool, steps: int | None, costs: Callable[[Partition], Costs]) -> float:

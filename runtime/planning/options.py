@@ -244,9 +244,14 @@ class Options(NetworkOptions, ScheduleOptions, PlacementOptions):
         return self.lends and self.shard_optimizer
 
     @property
+    def norms(self) -> bool:
+        """Whether each step needs the norms of its gradients."""
+        return self.clips or self.loss_scale.dynamic
+
+    @property
     def spreads_sums(self) -> bool:
         """Whether all copies of a parameter need the sums of their gradients, not just pieces."""
-        return not self.shard_optimizer or self.clips or self.loss_scale.dynamic
+        return not self.shard_optimizer or self.norms
 
     def costs(self, graph: Graph) -> CostModel:
         """Return the costs of a graph on these devices."""

@@ -301,6 +301,7 @@ class Plan:
             shard_optimizer=self.options.shard_optimizer,
             shared_memory=self.options.lends,
             spreads_sums=self.options.spreads_sums,
+            norms=self.options.norms,
         )
 
     def following(self, **changes: Any) -> Options:

@@ -29,7 +29,7 @@ class StepOverheads:
     copies: Mapping[BodyKey, int] = field(default_factory=dict)
     """The number of arrays that are fed to a body."""
     updating: Mapping[int, float] = field(default_factory=dict)
-    """Bytes of a stage's update: its parameters, the optimizer's arrays and sums of replicas."""
+    """Bytes of a stage's update: parameters, the optimizer's arrays, norms, sums of replicas."""
     packing: Mapping[int, float] = field(default_factory=dict)
     """Bytes of a stage's parameters that are packed anew for products with few rows."""
     spreads_sums: bool = True
@@ -60,6 +60,7 @@ def step_overheads(
     shard_optimizer: bool = False,
     shared_memory: bool = False,
     spreads_sums: bool = True,
+    norms: bool = False,
 ) -> StepOverheads:
     """Compute the overheads of a step.
 
@@ -73,6 +74,7 @@ def step_overheads(
         shard_optimizer: whether each copy of a parameter updates its own piece only.
         shared_memory: whether all ranks are threads of one process.
         spreads_sums: whether all copies get the sums of their gradients.
+        norms: whether the gradients' norms are needed: the first copy's rank reads its whole.
     """
     graph, stage_of = partition.graph, partition.placement.stage_of
     learnt = set(grads.values())
@@ -95,9 +97,11 @@ def step_overheads(
         packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
+    copies_of_others = {n for b in buckets(partition) for c in b.copies for n in c.names[1:]}
     for name in grads:
         part = piece_bytes(graph[name].types[0], own.get(name))  # its gradient is only read
-        updating[stage_of[name]] += (3 + 2 * slots) * part
+        whole = graph[name].types[0].nbytes if norms and name not in copies_of_others else 0
+        updating[stage_of[name]] += (3 + 2 * slots) * part + whole
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own), shared_memory)
 
 

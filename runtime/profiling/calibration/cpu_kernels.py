@@ -39,7 +39,6 @@ import numpy as np
 from partitioner.base.types import FORWARD, BodyKey
 from partitioner.costs.cost import (
     STEADY,
-    Caches,
     CostTable,
     Measured,
     Rates,
@@ -55,7 +54,6 @@ from runtime.backends.device.arrays import HOST
 from runtime.backends.device.processor import (
     CacheFlusher,
     core_count,
-    find_caches,
     product_threads,
 )
 from runtime.backends.device.table import noop
@@ -63,7 +61,12 @@ from runtime.backends.native import NativeCalls, apart, joined, no_kernel
 from runtime.engine.stopwatch import Stopwatch
 from runtime.profiling.calibration.bench import Work, describe_machine, timed
 from runtime.profiling.calibration.excerpts import Excerpt, SyntheticInputs
-from runtime.profiling.calibration.rates import measure_rates, measure_speed, product
+from runtime.profiling.calibration.rates import (
+    measure_caches,
+    measure_rates,
+    measure_speed,
+    product,
+)
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.core.types import Value
@@ -143,15 +146,17 @@ def measure(
         workers: threads that run kernels at the same time.
     """
     begun = time.perf_counter()
-    speed, caches = known.speed if known else measure_speed(), find_caches(workers)
+    speed = known.speed if known else measure_speed()
+    caches = known.caches if known else measure_caches(workers)
     uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), max(CALLS)))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
     idle, native = _Idle(noop), _Idle(no_kernel)
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
-        passes = prepare.passes(graphs, caches)
-        rates = [known.rates] if known else [*pool.map(lambda _: measure_rates(), range(workers))]
+        sweeps = [CacheFlusher(caches) for _ in range(workers)]
+        passes = prepare.passes(graphs, sweeps)
+        rates = [known.rates] if known else [*pool.map(measure_rates, [s.shared for s in sweeps])]
         samples, took = _repeat(passes, pool, (idle, native), uses, begun, seconds)
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured = unread | _figures(samples, idle, native)
@@ -506,17 +511,19 @@ class _Prepare:
         #: The signatures of casts that a run does not make: their readers take parameters packed.
         self.unread: set[str] = set()
 
-    def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
-        """Return the calls of each worker for graphs that are not known yet."""
+    def passes(self, graphs: Iterable[Graph], sweeps: Sequence[CacheFlusher]) -> list[_Pass]:
+        """Return the calls of each worker for graphs that are not known yet.
+
+        Args:
+            graphs: the graphs.
+            sweeps: what empties the caches of each worker.
+        """
         new = [self._choose(graph) for graph in graphs if self.is_new(graph)]
         chosen = [calls for calls in new if calls.names]  # there may be only casts left to time
         for own in self.data:  # all excerpts have the memory of the largest
             own.memory(max((calls.excerpt.nbytes for calls in chosen), default=0))
         teams = [self._bind(calls) for calls in chosen]
-        return [
-            _Pass([t[worker] for t in teams if t], CacheFlusher(caches))
-            for worker in range(len(self.data))
-        ]
+        return [_Pass([t[worker] for t in teams if t], own) for worker, own in enumerate(sweeps)]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""

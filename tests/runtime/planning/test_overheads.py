@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partitioner import Partition, group2ctx
@@ -63,6 +65,7 @@ def test_an_update_reads_and_writes_the_parameter_and_its_slots(slots):
     rates = Rates(passes=8.0, packing=2.0)
     assert found.update_seconds(0, rates) == found.updating[0] / 8 + found.packing[0] / 2
     assert counted(1, update=False).updating == {}
+    assert counted(1, slots=slots, norms=True).updating == {0: (4 + 2 * slots) * WEIGHT}
 
 
 def test_weights_of_products_with_few_rows_are_packed():
@@ -97,3 +100,6 @@ def test_replicas_copy_and_add_gradients(own, shared):
         summing, spreading = 3 * half, 0 if own else 2 * half
     updating = 3 * (half if own else WEIGHT)
     assert [*made.overheads().updating.values()] == [updating + summing + spreading] * 2
+    norms = replace(made, options=replace(made.options, clips=True)).overheads().updating.values()
+    first, second = norms
+    assert first - second == WEIGHT  # of the first copy only
