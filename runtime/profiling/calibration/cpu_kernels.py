@@ -46,6 +46,7 @@ from partitioner.costs.cost import (
     Variation,
     parameters,
     signature,
+    touched_bytes,
 )
 from runtime.backends.bodies import BoundBody, read_as_arrays
 from runtime.backends.calls import Call, NodeFailed
@@ -54,6 +55,7 @@ from runtime.backends.device.arrays import HOST
 from runtime.backends.device.processor import (
     CacheFlusher,
     core_count,
+    find_caches,
     product_threads,
 )
 from runtime.backends.device.table import noop
@@ -61,12 +63,7 @@ from runtime.backends.native import NativeCalls, apart, joined, no_kernel
 from runtime.engine.stopwatch import Stopwatch
 from runtime.profiling.calibration.bench import Work, describe_machine, timed
 from runtime.profiling.calibration.excerpts import Excerpt, SyntheticInputs
-from runtime.profiling.calibration.rates import (
-    measure_caches,
-    measure_rates,
-    measure_speed,
-    product,
-)
+from runtime.profiling.calibration.rates import measure_rates, measure_speed, product
 from symgraph.core.graph import Graph, Node
 from symgraph.core.registry import find
 from symgraph.core.types import Value
@@ -146,8 +143,7 @@ def measure(
         workers: threads that run kernels at the same time.
     """
     begun = time.perf_counter()
-    speed = known.speed if known else measure_speed()
-    caches = known.caches if known else measure_caches(workers)
+    speed, caches = known.speed if known else measure_speed(), find_caches(workers)
     uses = Counter(dict.fromkeys({**known.measured, **known.failed} if known else (), max(CALLS)))
     failed: dict[str, str] = {}
     data = [SyntheticInputs() for _ in range(workers)]
@@ -159,7 +155,7 @@ def measure(
         rates = [known.rates] if known else [*pool.map(measure_rates, [s.shared for s in sweeps])]
         samples, took = _repeat(passes, pool, (idle, native), uses, begun, seconds)
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
-    measured = unread | _figures(samples, idle, native)
+    measured = unread | _figures(samples, prepare.others, idle, native)
     rate, machine, variation = Rates.mean(rates), describe_machine(), _variation(took)
     return CostTable(speed, rate, caches, measured, failed, machine, variation)
 
@@ -292,27 +288,37 @@ def _variation(took: Sequence[float]) -> Variation:
     return Variation(low / median, high / median) if median > SHORT else STEADY
 
 
-def _figures(samples: Samples, idle: _Idle, native: _Idle) -> dict[str, Measured]:
+def _figures(
+    samples: Samples, others: Mapping[str, float], idle: _Idle, native: _Idle
+) -> dict[str, Measured]:
     """Return the figures of each signature.
 
     Args:
         samples: their seconds.
+        others: see `_Prepare`.
         idle, native: calls that do nothing, from Python and native.
     """
     return {
-        text: _measured(samples, text, native if text in samples.native else idle)
+        text: _measured(samples, text, others, native if text in samples.native else idle)
         for text in samples.every
     }
 
 
-def _measured(samples: Samples, text: str, idle: _Idle) -> Measured:
-    """Return the figures of a signature; idle: such calls that do nothing."""
+def _measured(samples: Samples, text: str, others: Mapping[str, float], idle: _Idle) -> Measured:
+    """Return the figures of a signature; idle: such calls that do nothing.
+
+    What a call takes longer in its place than when it is repeated is due to its parameters and to
+    the rest of what it reads and writes, by their bytes; the rest is in its place in every run.
+    """
     times = samples.every[text]
     low, high = map(float, np.percentile(times, (25, 75)))
     of_levels = [level[text] for level in (samples.near, samples.shared, samples.far)]
     found = [max(0.0, midmean(x) - idle.stamping) for x in of_levels if x]
     levels = np.maximum.accumulate(found)
     seconds = max(0.0, midmean(times) - idle.stamping)
+    if found:
+        levels[:2] += others[text] * max(0.0, seconds - levels[1])
+        levels = np.maximum.accumulate(levels)
     alone = 1.0
     if samples.alone[text] and seconds:
         alone = min(1.0, max(0.0, midmean(samples.alone[text]) - idle.stamping) / seconds)
@@ -510,6 +516,8 @@ class _Prepare:
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
         #: The signatures of casts that a run does not make: their readers take parameters packed.
         self.unread: set[str] = set()
+        #: The other bytes that calls read and write, to those of parameters, by signature; up to 1.
+        self.others: dict[str, float] = {}
 
     def passes(self, graphs: Iterable[Graph], sweeps: Sequence[CacheFlusher]) -> list[_Pass]:
         """Return the calls of each worker for graphs that are not known yet.
@@ -572,8 +580,11 @@ class _Prepare:
         return []
 
     def _depends(self, node: Node, graph: Graph) -> bool:
-        """Return whether it matters where a call's parameters come from."""
+        """Return whether it matters where a call's parameters come from, and note `others`."""
         read = sum(graph[name].types[0].nbytes for name in parameters(node, graph))
+        if read:
+            rest = max(0, touched_bytes(node, graph) - read)
+            self.others[signature(node, graph)] = min(1.0, rest / read)
         flops = find(node.op).flops(node.attrs, graph.types_of(node.inputs), node.types)
         least = self.speed.call + flops / self.speed.flops
         return read / self.speed.bandwidth > READING_SHARE * least

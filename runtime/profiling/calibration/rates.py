@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from math import inf
 from statistics import median
 
 import numpy as np
 
-from partitioner.costs.cost import Caches, Rates, Speed
+from partitioner.costs.cost import Rates, Speed
 from runtime.backends.bodies import BoundBody, packed_buffer
 from runtime.backends.cpu.choice import matmul
 from runtime.backends.cpu.gemm import pack
 from runtime.backends.device.arrays import HOST, Device
-from runtime.backends.device.processor import find_caches
 from runtime.backends.device.table import CallContext
 from runtime.engine.session import Session, initialize
 from runtime.planning.options import Options
@@ -37,7 +35,6 @@ ADDED = 16 << 20  # bytes of an array that is added to another
 CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
-KEPT = 0.85  # the least rate of reading what a cache keeps, relative to that of less
 STEPS = 30
 
 
@@ -102,31 +99,6 @@ def measure_rates(flush: Work) -> Rates:
 
     packing = median(timed(pack_both) for _ in range(7))
     return Rates(3 * ADDED / adding, 4 * nbytes / packing, host_seconds(cpu(0)))
-
-
-@cache
-def measure_caches(workers: int) -> Caches:
-    """Return each worker's caches, with that part of the shared one which it has indeed.
-
-    A virtual machine is told of all of its host's cache, whose larger part others may use: of 480
-    MiB two cores had 100. All workers read arrays over and over, until larger ones take longer.
-    """
-    caches = find_caches(workers)
-    size, kept, best, slow = 2 * caches.own, caches.own, 0.0, 0
-    with ThreadPoolExecutor(workers) as pool:
-        while size < caches.shared and slow < 2:  # one may be slow by chance
-            rate = size / max(pool.map(_seconds_to_read, [size] * workers))
-            best = max(best, rate)
-            slow = 0 if rate > KEPT * best else slow + 1
-            kept = kept if slow else size
-            size = size * 3 // 2
-    return caches._replace(shared=kept) if slow else caches
-
-
-def _seconds_to_read(nbytes: int) -> float:
-    """Return the least seconds to read memory that was read before."""
-    memory = np.ones(nbytes // 4, np.float32)
-    return min(timed(memory.max) for _ in range(TRIES))
 
 
 def rates_of_card(speed: Speed, context: Context) -> Rates:
