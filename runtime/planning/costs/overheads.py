@@ -6,13 +6,13 @@ Fed arrays are copied in, gradients added up, parameters updated and packed for 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from partitioner import Partition
 from partitioner.base.types import BodyKey
 from partitioner.costs.cost import Rates
-from partitioner.cutting.replicas import buckets, own_pieces, piece_bytes
+from partitioner.cutting.replicas import all_copies, buckets, own_pieces, piece_bytes
 from runtime.backends.scratch import packed_weights
 from symgraph.core.types import Value
 
@@ -76,8 +76,7 @@ def step_overheads(
         spreads_sums: whether all copies get the sums of their gradients.
         norms: whether the gradients' norms are needed: the first copy's rank reads its whole.
     """
-    graph, stage_of = partition.graph, partition.placement.stage_of
-    learnt = set(grads.values())
+    graph, learnt = partition.graph, set(grads.values())
     passes = tree_passes(micro_batches) / micro_batches
     running: dict[BodyKey, float] = {}
     copies: dict[BodyKey, int] = {}
@@ -97,12 +96,25 @@ def step_overheads(
         packing[weight.stage] += 2 * graph[weight.name].types[0].nbytes
     own = own_pieces(partition) if shard_optimizer else {}
     updating = _summing(partition, spreads_sums, bool(own), shared_memory)
-    copies_of_others = {n for b in buckets(partition) for c in b.copies for n in c.names[1:]}
-    for name in grads:
-        part = piece_bytes(graph[name].types[0], own.get(name))  # its gradient is only read
-        whole = graph[name].types[0].nbytes if norms and name not in copies_of_others else 0
-        updating[stage_of[name]] += (3 + 2 * slots) * part + whole
+    for stage, nbytes in _updates(partition, grads, own, slots, norms):
+        updating[stage] += nbytes
     return StepOverheads(running, copies, updating, packing, spreads_sums, bool(own), shared_memory)
+
+
+def _updates(
+    partition: Partition,
+    grads: Iterable[str],
+    own: Mapping[str, slice],
+    slots: int,
+    norms: bool,
+) -> Iterator[tuple[int, float]]:
+    """Yield the stage of each parameter, and the bytes of its update and its gradient's norm."""
+    later = {name for copies in all_copies(partition) for name in copies.names[1:]}
+    for name in grads:
+        type_ = partition.graph[name].types[0]
+        part = piece_bytes(type_, own.get(name))  # its gradient is only read
+        read = type_.nbytes if norms and name not in later else 0
+        yield partition.placement.stage_of[name], (3 + 2 * slots) * part + read
 
 
 def _summing(
