@@ -39,6 +39,7 @@ import numpy as np
 from partitioner.base.types import FORWARD, BodyKey
 from partitioner.costs.cost import (
     STEADY,
+    Caches,
     CostTable,
     Measured,
     Rates,
@@ -150,9 +151,8 @@ def measure(
     idle, native = _Idle(noop), _Idle(no_kernel)
     with ThreadPoolExecutor(workers) as pool:
         prepare = _Prepare(speed, uses, failed, data, pool)
-        sweeps = [CacheFlusher(caches) for _ in range(workers)]
-        passes = prepare.passes(graphs, sweeps)
-        rates = [known.rates] if known else [*pool.map(measure_rates, [s.shared for s in sweeps])]
+        passes = prepare.passes(graphs, caches)
+        rates = [known.rates] if known else [*pool.map(lambda _: measure_rates(), range(workers))]
         samples, took = _repeat(passes, pool, (idle, native), uses, begun, seconds)
     unread = dict.fromkeys(prepare.unread, Measured(0.0, 0.0, 1))
     measured = unread | _figures(samples, prepare.others, idle, native)
@@ -307,8 +307,8 @@ def _figures(
 def _measured(samples: Samples, text: str, others: Mapping[str, float], idle: _Idle) -> Measured:
     """Return the figures of a signature; idle: such calls that do nothing.
 
-    What a call takes longer in its place than when it is repeated is due to its parameters and to
-    the rest of what it reads and writes, by their bytes; the rest is in its place in every run.
+    A call takes longer in its place than over and over, because of its parameters and of all else
+    that it reads and writes: as far as that is due to the latter, by the bytes, it always does.
     """
     times = samples.every[text]
     low, high = map(float, np.percentile(times, (25, 75)))
@@ -519,19 +519,17 @@ class _Prepare:
         #: The other bytes that calls read and write, to those of parameters, by signature; up to 1.
         self.others: dict[str, float] = {}
 
-    def passes(self, graphs: Iterable[Graph], sweeps: Sequence[CacheFlusher]) -> list[_Pass]:
-        """Return the calls of each worker for graphs that are not known yet.
-
-        Args:
-            graphs: the graphs.
-            sweeps: what empties the caches of each worker.
-        """
+    def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:
+        """Return the calls of each worker for graphs that are not known yet."""
         new = [self._choose(graph) for graph in graphs if self.is_new(graph)]
         chosen = [calls for calls in new if calls.names]  # there may be only casts left to time
         for own in self.data:  # all excerpts have the memory of the largest
             own.memory(max((calls.excerpt.nbytes for calls in chosen), default=0))
         teams = [self._bind(calls) for calls in chosen]
-        return [_Pass([t[worker] for t in teams if t], own) for worker, own in enumerate(sweeps)]
+        return [
+            _Pass([t[worker] for t in teams if t], CacheFlusher(caches))
+            for worker in range(len(self.data))
+        ]
 
     def calls(self, node: Node, graph: Graph) -> int:
         """Return how many calls of a signature are enough."""

@@ -98,9 +98,10 @@ class Excerpt:
                     continue
                 limits = limits or usual_range(node, position)
                 if (value, limits) not in found:
-                    since = moved[name] - moved[value.node]
-                    count = ENOUGH if graph[value.node].is_variable else since // type_.nbytes
-                    kind = type_, limits
+                    kind, since = (type_, limits), moved[name] - moved[value.node]
+                    count = since // max(1, type_.nbytes)  # arrays of the kind, read in turn
+                    if graph[value.node].is_variable:
+                        count = len(graph.nodes)  # one each
                     index = used[kind, count] % max(len(types), count)
                     used[kind, count] += 1
                     found[value, limits] = variable = f"synthetic {type_} {limits} {index}"

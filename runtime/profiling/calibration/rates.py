@@ -19,7 +19,7 @@ from runtime.engine.session import Session, initialize
 from runtime.planning.options import Options
 from runtime.planning.planner import plan
 from runtime.profiling.calibration.bench import Bench, Sizes, Work, bench_of, timed
-from runtime.profiling.calibration.excerpts import bound
+from runtime.profiling.calibration.excerpts import ENOUGH, bound
 from runtime.transports import ThreadCluster
 from symgraph import Feed, sym
 from symgraph.core.context import Context, cpu
@@ -31,7 +31,6 @@ from symgraph.frontend.optimizer import SGD
 
 Timer = Callable[[Work, Device], float]  # the seconds of one call of some work
 
-ADDED = 16 << 20  # bytes of an array that is added to another
 CALLS = 200  # calls of a small operator in one body
 SMALL_TYPE = TensorType((16,))
 TRIES = 7
@@ -77,18 +76,10 @@ def addition(here: Device, nbytes: int) -> Work:
     return lambda: here.xp.add(x, y, out=z)
 
 
-def measure_rates(flush: Work) -> Rates:
-    """Measure how fast the CPU adds arrays in memory, packs a weight, and begins and ends a step.
-
-    flush: empties the caches.
-    """
-    total, term = (np.ones(ADDED // 4, np.float32) for _ in range(2))
-
-    def seconds_to_add() -> float:
-        flush()
-        return timed(lambda: np.add(total, term, out=total))
-
-    adding = median(seconds_to_add() for _ in range(15))
+def measure_rates() -> Rates:
+    """Measure how fast the CPU adds up memory, packs a weight, and begins and ends a step."""
+    total, term = (np.ones(ENOUGH // 8, np.float32) for _ in range(2))
+    adding = median(timed(lambda: np.add(total, term, out=total)) for _ in range(7))
     side, nbytes = Bench.alone_sizes
     weight = np.ones((nbytes // 4 // side, side), np.float32)
     as_is, transposed = (packed_buffer(weight, turned, weight.dtype) for turned in (False, True))
@@ -98,7 +89,7 @@ def measure_rates(flush: Work) -> Rates:
         pack(weight, transposed, True)
 
     packing = median(timed(pack_both) for _ in range(7))
-    return Rates(3 * ADDED / adding, 4 * nbytes / packing, host_seconds(cpu(0)))
+    return Rates(3 * total.nbytes / adding, 4 * nbytes / packing, host_seconds(cpu(0)))
 
 
 def rates_of_card(speed: Speed, context: Context) -> Rates:
