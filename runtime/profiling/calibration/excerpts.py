@@ -83,7 +83,7 @@ class Excerpt:
         inside = set(names)
         kept = {v for n in graph if n.name not in inside for v in n.inputs} | {*graph.outputs}
         moved = dict(zip(graph.nodes, accumulate(_moved(n, graph) for n in graph), strict=True))
-        used, found = Counter[tuple[_Kind, int]](), dict[tuple[Value, Range | None], str]()
+        used, found = Counter[_Kind](), dict[tuple[Value, Range | None], str]()
         #: Which synthetic array each variable is.
         self._reads: dict[str, tuple[_Kind, int]] = {}
         calls = []
@@ -102,8 +102,8 @@ class Excerpt:
                     count = since // max(1, type_.nbytes)  # arrays of the kind, read in turn
                     if graph[value.node].is_variable:
                         count = len(graph.nodes)  # one each
-                    index = used[kind, count] % max(len(types), count)
-                    used[kind, count] += 1
+                    index = used[kind] % max(len(types), count)
+                    used[kind] += 1
                     found[value, limits] = variable = f"synthetic {type_} {limits} {index}"
                     self._reads[variable] = kind, index
                 reads.append(Value(found[value, limits]))

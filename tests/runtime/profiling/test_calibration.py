@@ -103,6 +103,19 @@ def test_no_more_large_inputs_are_made_than_leave_every_cache():
     assert found[4] is found[0]
 
 
+def test_what_was_just_made_is_read_from_a_cache():
+    """All inputs were read from memory: gates of an LSTM took four times as long as in a step."""
+    x = Node("x", VARIABLE, types=(TYPE,))
+    made = [Node(f"made{i}", "tanh", (Value("x"),), {}, (TYPE,)) for i in range(10)]
+    late = [Node(f"late{i}", "tanh", (Value(f"made{i}"),), {}, (TYPE,)) for i in range(10)]
+    at_once = [node for pair in zip(made, late, strict=True) for node in pair]
+    for order, arrays in ((at_once, 2), ([*made, *late], 10), ([*made, *late[::-1]], 8)):
+        inputs = SyntheticInputs()
+        graph = Graph.of([x, *order], [Value(node.name) for node in late])
+        Excerpt(graph, [node.name for node in late]).bind(inputs)
+        assert len(inputs._arrays[TYPE, None]) == arrays
+
+
 @pytest.mark.skipif(not available(), reason="packed products need AVX-512, or AVX2 and FMA")
 def test_excerpts_of_a_worker_read_one_packed_weight_with_its_numbers():
     """It was never written: all of it was one page of zeros, which is always in a cache."""
