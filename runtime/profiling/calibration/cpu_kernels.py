@@ -307,8 +307,8 @@ def _figures(
 def _measured(samples: Samples, text: str, others: Mapping[str, float], idle: _Idle) -> Measured:
     """Return the figures of a signature; idle: such calls that do nothing.
 
-    A call takes longer in its place than over and over, because of its parameters and of all else
-    that it reads and writes: as far as that is due to the latter, by the bytes, it always does.
+    A call in its place takes longer than one that is repeated: its parameters are farther away, and
+    so is all else that it reads and writes. The second part, by the bytes, is added to the levels.
     """
     times = samples.every[text]
     low, high = map(float, np.percentile(times, (25, 75)))
@@ -516,7 +516,8 @@ class _Prepare:
         self.speed, self.uses, self.failed, self.data, self.pool = speed, uses, failed, data, pool
         #: The signatures of casts that a run does not make: their readers take parameters packed.
         self.unread: set[str] = set()
-        #: The other bytes that calls read and write, to those of parameters, by signature; up to 1.
+        #: By signature of calls that read parameters: the bytes of all else that they read and
+        #: write, relative to those of the parameters, at most 1.
         self.others: dict[str, float] = {}
 
     def passes(self, graphs: Iterable[Graph], caches: Caches) -> list[_Pass]:

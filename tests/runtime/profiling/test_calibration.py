@@ -21,6 +21,7 @@ from runtime.backends.cpu.choice import chosen
 from runtime.backends.cpu.gemm import available
 from runtime.backends.device.clocks import HostStamps
 from runtime.backends.device.processor import limit_blas
+from runtime.backends.device.table import noop
 from runtime.backends.native import NativeCalls
 from runtime.profiling.calibration import cpu_kernels
 from runtime.profiling.calibration.cpu_kernels import CALLS, LEAST, measure, midmean
@@ -101,6 +102,16 @@ def test_no_more_large_inputs_are_made_than_leave_every_cache():
     found = [inputs.array(large, index) for index in range(6)]
     assert len({id(array) for array in found}) == 4
     assert found[4] is found[0]
+
+
+def test_what_a_call_writes_is_no_nearer_than_in_its_place():
+    """Repeated, a product of few units wrote to a cache: it was priced a quarter too low."""
+    samples, idle = cpu_kernels.Samples(), cpu_kernels._Idle(noop)
+    idle.run()
+    for times, seconds in (("near", 1.0), ("shared", 1.2), ("far", 1.5), ("every", 2.0)):
+        getattr(samples, times)["call"].append(seconds)
+    found = cpu_kernels._measured(samples, "call", {"call": 0.5}, idle)
+    assert found.levels == pytest.approx((1.4, 1.6, 1.6), abs=1e-3)
 
 
 def test_what_was_just_made_is_read_from_a_cache():
