@@ -25,12 +25,11 @@ os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits
 
 from examples.lstm_lm import build
 from partitioner.cutting import merging
 from partitioner.memory import memory_layout
-from runtime import Options, Session, ThreadCluster, initialize, plan
+from runtime import Options, Session, ThreadCluster, initialize, limit_blas, plan
 from runtime.backends import bodies
 from runtime.backends.cpu import gemm
 from symgraph import cpu, init, optimizer
@@ -103,7 +102,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
     chosen = parser.parse_args()
     console = Console(stderr=True)
-    with threadpool_limits(limits=1, user_api="blas"), ExitStack() as stack:
+    with limit_blas(1), ExitStack() as stack:
         steps = {}
         for name in VARIANTS:
             console.print(f"making: {name}")

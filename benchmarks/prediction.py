@@ -25,12 +25,21 @@ os.environ.pop("OPENBLAS_CORETYPE", None)  # before numpy loads its BLAS
 
 import numpy as np
 from scipy.stats import spearmanr
-from threadpoolctl import threadpool_limits
 
 import benchmarks.sleeping as sleeping
 import symgraph as sg
 from partitioner.base.types import BodyKey
-from runtime import Costs, Options, Plan, Session, ThreadCluster, initialize, plan, simulate
+from runtime import (
+    Costs,
+    Options,
+    Plan,
+    Session,
+    ThreadCluster,
+    initialize,
+    limit_blas,
+    plan,
+    simulate,
+)
 from runtime.profiling.calibration.pricing import measure_links
 from runtime.profiling.subjects import load
 from runtime.transports import launched_by_mpi
@@ -301,7 +310,7 @@ def main() -> None:
     options = parser.parse_args()
     series: dict[str, list[Found]] = {}
     if options.series in (None, "sleeping") and is_first():
-        with threadpool_limits(limits=1, user_api="blas"):
+        with limit_blas(1):
             series["sleeping"] = sleeping_series(options.steps)
     if options.series in (None, "networks"):
         of = {n: network_series(n, options.plans, options.steps) for n in options.networks}
