@@ -89,23 +89,26 @@ class BucketSession(Session):
         return figures
 
     def _record(self, worker: Worker) -> None:
-        """Keep the time of each stage and phase in a step, as of one body of the default bucket.
+        """Keep the times of updates, and of stages and phases, as of the default bucket's bodies.
 
         Other buckets have other time segments, and other steps other micro-batches. Stages and
         phases that the default bucket lacks on this rank are left out.
         """
-        cut, timeline, unit = self.plan.partition, worker.timeline, float(worker.timeline.unit)
+        cut, unit = self.plan.partition, float(worker.timeline.unit)
+        track = worker.timeline.tracks[worker.rank]
         bodies: dict[tuple[int, str], BodyKey] = {}
         for key in cut.bodies:
             if cut.rank(key) == worker.rank:
                 bodies.setdefault((key.stage, key.phase), key)
         totals: dict[tuple[int, str], float] = {}
-        for run, start, end in timeline.tracks[worker.rank].runs():
+        for run, start, end in track.runs():
             at = run.stage, run.phase
             totals[at] = totals.get(at, 0.0) + (end - start) * unit
         for at, seconds in totals.items():
             if at in bodies:
                 self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))
+        for stage, start, end in track.updates():
+            self.update_seconds[stage].append((end - start) * unit)
 
     @property
     def memory(self) -> tuple[RankMemory, ...]:

@@ -84,8 +84,7 @@ class Session:
             arrays: Parameters and auxiliary states of each local rank; see `initialize`.
             optimizer: Trains the parameters; None: nothing is trained.
             clip: The largest global norm of gradients; None: any.
-            on_nan: Whether to `stop`, `skip` the update or `ignore` it when a step's figure or norm
-                is not finite; see runtime.engine.divergence.
+            on_nan: `stop`, `skip` or `ignore` steps that diverge; see runtime.engine.divergence.
             seed: The key of random numbers, together with the number of the step.
             resources: Another session's, of the same arrays, if they never run at the same time.
             keep_outputs: Whether to keep all of a step's outputs for `outputs`.
@@ -99,6 +98,7 @@ class Session:
         self.trains, self.on_nan = optimizer is not None, on_nan
         self.keeps_outputs, self.timing = keep_outputs, Timing() if timed else None
         self.body_seconds: dict[BodyKey, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self.update_seconds: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.workers: dict[int, Worker] = {}
         self.updaters: dict[int, OptimizerStep] = {}
         self.resources = resources or RankResources.of_ranks(cluster.ranks)
@@ -362,10 +362,12 @@ class Session:
             parts.setdefault(self.plan.outputs[i], []).append(array)
 
     def _record(self, worker: Worker) -> None:
-        """Keep the times of a step's bodies."""
-        timeline, unit = worker.timeline, float(worker.timeline.unit)
-        for run, start, end in timeline.tracks[worker.rank].runs():
+        """Keep the times of a step's bodies and updates."""
+        track, unit = worker.timeline.tracks[worker.rank], float(worker.timeline.unit)
+        for run, start, end in track.runs():
             self.body_seconds[run.key].append((end - start) * unit)
+        for stage, start, end in track.updates():
+            self.update_seconds[stage].append((end - start) * unit)
 
     def reset_states(self, last: int | None = None) -> None:
         """Start the next step from zero states, or only its last `last` samples."""

@@ -115,8 +115,8 @@ def _fill(buckets: Buckets) -> float:
     busy = timeline.busy()
     rank = int(np.argmax(busy))
     updates = (float(costs.update(s)) for s, r in enumerate(plan.partition.rank_of) if r == rank)
-    bubble = timeline.makespan - busy[rank] - sum(updates)
-    return max(0.0, bubble) * len(plan.sizes) / busy[rank]
+    bubble = timeline.makespan - busy[rank]
+    return max(0.0, bubble) * len(plan.sizes) / (busy[rank] - sum(updates))
 
 
 def least_padding(sizes: Lengths, count: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.schedule.instructions import FREE, Instruction, Run
+from runtime.schedule.instructions import FREE, UPDATE, Instruction, Run
 from runtime.schedule.program import Program
 from symgraph.core.units import count_text, seconds_text
 from symgraph.frontend.backend import load
@@ -49,10 +49,22 @@ class Track:
         """The instructions that run a body: bool, one entry per instruction."""
         return self.program.columns.code < FREE
 
+    @property
+    def computes(self) -> npt.NDArray[Any]:
+        """The runs of bodies and updates of parameters: bool, one entry per instruction."""
+        code = self.program.columns.code
+        return np.asarray((code < FREE) | (code == UPDATE))
+
     def runs(self) -> Iterator[tuple[Run, int, int]]:
         """Yield its runs of bodies, with start and end in ticks."""
         for at, run in self.program.runs:
             yield run, int(self.start[at]), int(self.end[at])
+
+    def updates(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the stages whose parameters it updates, with start and end in ticks."""
+        columns = self.program.columns
+        for at in np.flatnonzero(columns.code == UPDATE):
+            yield int(columns.at[at]), int(self.start[at]), int(self.end[at])
 
 
 EMPTY = Track(Program.of(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -119,10 +131,10 @@ class Timeline:
         return (tick - self.ticks[0]) * self.unit.numerator / self.unit.denominator
 
     def _busy(self) -> list[int]:
-        return [int((t.end - t.start)[t.is_run].sum()) for t in self.tracks]
+        return [int((t.end - t.start)[t.computes].sum()) for t in self.tracks]
 
     def busy(self) -> list[float]:
-        """Return, by rank, the seconds in which bodies run."""
+        """Return, by rank, the seconds in which bodies run and parameters are updated."""
         return [float(ticks * self.unit) for ticks in self._busy()]
 
     def own_spans(self) -> list[float]:
@@ -135,14 +147,14 @@ class Timeline:
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all ranks' time in which no body runs (GPipe, zero-bubble's bubble rate)."""
+        """The share of all ranks' time in which nothing is computed (GPipe's bubble)."""
         begin, end = self.ticks
         total = (end - begin) * self.ranks
         return float(1 - Fraction(sum(self._busy()), total)) if total else 0.0
 
     @property
     def bubble_fraction_of_ideal(self) -> float:
-        """The time in which no body runs, relative to that in which one does (Megatron-LM)."""
+        """The time in which nothing is computed, relative to the other (Megatron-LM)."""
         begin, end = self.ticks
         busy = sum(self._busy())
         return float(Fraction((end - begin) * self.ranks, busy) - 1) if busy else 0.0

@@ -22,7 +22,7 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
 
     Returns:
         A row for each stage; the predicted seconds per step, by a replay of the schedule with the
-        median measured time of each body; the seconds per step that the bodies of all ranks run.
+        median measured times; the seconds per step in which all ranks compute.
     """
     ranks: list[dict[str, Any]] = []
 
@@ -33,6 +33,11 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
             for key, times in session.body_seconds.items()
             if plan.partition.rank(key) == rank
         }
+        updates = {
+            str(stage): float(np.median(times))
+            for stage, times in session.update_seconds.items()
+            if plan.partition.rank_of[stage] == rank
+        }
         updater, shared = session.updaters.get(rank), session.plan.shared_copies
         weights = sum(
             a.nbytes if updater is None or name not in shared else updater.piece(name, a).nbytes
@@ -41,17 +46,20 @@ def stage_rows(session: Session, plan: Plan) -> tuple[list[dict[str, Any]], floa
         transport.waiting_for("the summary")
         slots = 0 if updater is None else updater.held
         held = weights + slots + session.workers[rank].held
-        ranks[:] = transport.exchange({"bodies": local, "bytes": held})
+        ranks[:] = transport.exchange({"bodies": local, "updates": updates, "bytes": held})
 
     session.cluster.run(work)
     seconds = {k: s for row in ranks for k, s in row["bodies"].items()}
-    costs = Costs(lambda key: seconds.get(str(key), 0.0))
+    updates = {stage: s for row in ranks for stage, s in row["updates"].items()}
+    costs = Costs(
+        run=lambda key: seconds.get(str(key), 0.0), update=lambda s: updates.get(str(s), 0.0)
+    )
     predicted = simulate(plan.schedule, plan.partition, costs).makespan
     rows = [
         row | _measured(plan, row["stage"], seconds, ranks)
         for row in plan_rows(plan, session.memory)
     ]
-    busy = len(plan.sizes) * sum(seconds.values())
+    busy = len(plan.sizes) * sum(seconds.values()) + sum(updates.values())
     return rows, predicted, busy
 
 

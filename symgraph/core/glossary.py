@@ -40,7 +40,7 @@ MEANING = {
     "imbalance": "waiting between runs for what is not sent yet",
     "dispatch": "between instructions, and posting messages",
     "between steps": "from the end of a step to the start of the next",
-    "bubble": "share of all ranks' time in which nothing runs",
+    "bubble": "share of all ranks' time in which nothing is computed",
     # operators and bodies
     "body": "a stage and a phase",
     "operator": "_: made by symgraph, most for gradients; (...): work between operators",

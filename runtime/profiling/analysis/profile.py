@@ -127,7 +127,7 @@ class Profile:
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all ranks' time in which no body runs."""
+        """The share of all ranks' time in which nothing is computed."""
         spans = [m.measured.makespan for m in self.mixtures]
         idle = (s * m.measured.bubble_fraction for m, s in zip(self.mixtures, spans, strict=True))
         return self._mean(idle) / self._mean(spans)

@@ -125,7 +125,7 @@ def _cards(profile: Profile) -> list[tuple[str, str, str]]:
     found = [
         ("measured step", seconds_text(profile.step), what),
         ("predicted step", seconds_text(profile.predicted_step), f"{profile.error:+.1%}"),
-        ("bubble", f"{profile.bubble_fraction:.1%}", "of all devices' time, no run"),
+        ("bubble", f"{profile.bubble_fraction:.1%}", "of all devices' time, idle"),
         (
             count_text(len(devices), "device"),
             shown,

@@ -22,7 +22,7 @@ class Figures(NamedTuple):
     step: float
     """The seconds of a step; forward only: of a batch, by which candidates are ranked."""
     bubble: float
-    """The share of all ranks' time in which no body runs."""
+    """The share of all ranks' time in which nothing is computed."""
     imbalance: float
     """The share of all ranks' time spent waiting between runs."""
     peak: int

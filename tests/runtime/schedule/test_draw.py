@@ -112,7 +112,7 @@ def test_title_figures_legend_and_axis():
     picture = read(TWO, "gpipe <2 & 3>")
     shown = words(picture)
     assert shown[0] == picture.find(f"{SVG}title").text == "gpipe <2 & 3>"
-    assert shown[1].startswith("makespan 10.5, bubble 42.9% of all ranks' time (75.0% of the ideal")
+    assert shown[1].startswith("makespan 10.5, bubble 40.5% of all ranks' time (68.0% of the ideal")
     assert {"F forward", "B backward", "message", "rank 0", "rank 1", "time"} <= set(shown)
     assert not {"I input gradients", "W weight gradients"} & set(shown)
     ticks = [line for line in picture.iter(f"{SVG}line") if line.get("class") is None]
