@@ -7,19 +7,21 @@ and simulated as they will run; a lower bound says how much better the result co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Topology
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, Topology
 from partitioner.memory.memory_plan import MemoryPlan
 from runtime.schedule.generators.gpipe import gpipe
 from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower
+from runtime.schedule.message_costs import Number
 from runtime.schedule.program import Program
 from runtime.schedule.replay.memory import memory_profile
 from runtime.schedule.replay.simulation import Costs, Simulator
@@ -55,11 +57,12 @@ class ListSchedule(NamedTuple):
 
     #: What each rank runs, in order, segments included.
     compute: list[Program]
-    #: Seconds, simulated.
+    #: Seconds, simulated with the times of bodies while all ranks of a host work.
     makespan: Fraction
-    #: Seconds; no schedule of these bodies that keeps to the memory limit is shorter.
+    #: Seconds; no schedule of these bodies that keeps to the memory limit is shorter, even where
+    #: other ranks wait and bodies take less time.
     lower_bound: Fraction
-    #: Whether the two are equal.
+    #: Whether no schedule has a shorter makespan.
     optimal: bool
 
 
@@ -117,7 +120,9 @@ def list_schedule(
     if pays and bench.runs <= MAX_EXACT_RUNS and bench.best_ticks > enough:
         bound = max(bound, _solve(bench, below))
     best, lower = bench.best, bound * bench.numbered.unit
-    return ListSchedule(best.compute, best.makespan, lower, best.fits and best.makespan == lower)
+    proved = best.fits and best.makespan == lower
+    least = lower if costs.alone is None else min(lower, bench.undisturbed(costs.alone))
+    return ListSchedule(best.compute, best.makespan, least, proved)
 
 
 class _Bench:
@@ -140,7 +145,14 @@ class _Bench:
         self.numbered = number(topology, mbs, costs, unit)
         self.problem = self.numbered.problem
         self.runs = len(self.numbered.keys) * mbs
+        self._costs = costs
         self.tried: list[tuple[_Trial, Array]] = []  # with their orders
+
+    def undisturbed(self, alone: Callable[[BodyKey], Number]) -> Fraction:
+        """Return a lower bound, in seconds, for bodies that run while all other ranks wait."""
+        costs = replace(self._costs, run=alone, alone=None)
+        numbered = number(self.topology, self.mbs, costs, self.numbered.unit)
+        return lower_bound(numbered.problem) * numbered.unit
 
     @property
     def best(self) -> _Trial:
