@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from runtime.schedule.generators.dualpipe_v import dualpipe_v
 from runtime.schedule.generators.gpipe import gpipe
+from runtime.schedule.generators.gpipe_2bp import gpipe_2bp
 from runtime.schedule.generators.interleaved import interleaved
 from runtime.schedule.generators.looped_bfs import looped_bfs
 from runtime.schedule.generators.one_f_one_b import one_f_one_b
@@ -29,6 +30,7 @@ ComputeLists = Sequence[Program | Iterable[Run]]
 
 SCHEDULES: dict[str, Callable[[Sequence[int], int], ComputeLists]] = {
     "gpipe": gpipe,
+    "gpipe-2bp": gpipe_2bp,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "looped-bfs": looped_bfs,

@@ -182,6 +182,12 @@ def test_zb_h1_has_a_third_of_the_bubble_in_the_memory_of_1f1b(ranks, mbs):
     assert {peak(runs, "W") for runs in zb_h1(loop(ranks), mbs)} == {min(ranks, mbs)}
 
 
+@pytest.mark.parametrize(("ranks", "mbs"), [(1, 3), (2, 4), (4, 8), (5, 20), (8, 8)])
+def test_gpipe_2bp_never_waits_for_gradients_of_weights(ranks, mbs):
+    assert simulated("gpipe-2bp", loop(ranks), mbs).makespan == 2 * (mbs + ranks - 1) + mbs
+    assert {peak(runs, "W") for runs in SCHEDULES["gpipe-2bp"](loop(ranks), mbs)} == {mbs}
+
+
 @pytest.mark.parametrize("v", [2, 3, 4])
 @pytest.mark.parametrize(("ranks", "mbs"), [(2, 2), (2, 8), (4, 4), (4, 8), (4, 16), (8, 32)])
 def test_interleaved_bubble_and_chunks_in_flight(ranks, v, mbs):

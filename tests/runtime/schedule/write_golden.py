@@ -20,6 +20,8 @@ LOOP, V, UNBALANCED = [0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1, 0]
 CASES = {
     "gpipe": ("gpipe", [0, 1, 2], 3),
     "gpipe-unbalanced": ("gpipe", UNBALANCED, 2),
+    "gpipe-2bp": ("gpipe-2bp", [0, 1, 2], 3),
+    "gpipe-2bp-unbalanced": ("gpipe-2bp", UNBALANCED, 2),
     "1f1b": ("1f1b", [0, 1, 2], 4),
     "1f1b-few": ("1f1b", [0, 1, 2, 3], 2),
     "1f1b-unbalanced": ("1f1b", UNBALANCED, 3),
