@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import reduce
 
 from runtime.profiling.analysis.record import PASSES, STEPS
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import alike, epoch_of
-from runtime.profiling.search.search import SECONDS, Found, search
+from runtime.profiling.search.precision import LossCurves, precisions_of
+from runtime.profiling.search.search import SECONDS, WORK, Found, search
 from runtime.profiling.search.search_result import SearchResult
 from runtime.profiling.subjects import Subject
 from runtime.profiling.trials.baseline import ONE, Gain, baseline_of, one_device
 from runtime.profiling.trials.compare import TURN, alternate, compare, gain_of
-from runtime.profiling.trials.comparison import Compared
+from runtime.profiling.trials.comparison import Compared, Comparison
 from runtime.profiling.trials.outcome import Outcome
 from runtime.profiling.trials.profile_result import ProfileResult
 from runtime.profiling.trials.trial import Shared, Trial
@@ -22,6 +25,7 @@ from symgraph.app.config import Config
 from symgraph.app.data_config import buckets_of
 from symgraph.core.errors import ConfigError
 from symgraph.core.units import count_text
+from symgraph.passes.precision import FLOAT32
 
 Say = Callable[[str], object]
 PARTITION = "partition"
@@ -121,13 +125,7 @@ def measure_search(
             "a search runs in one process: leave out mpiexec, and run the winner with it"
         )
     shared = Shared()
-    pricing = shared.pricing(clusters.of(config), config)  # unused with a machine file
-    say("simulating:")
-    epoch = epoch_of(config, shared.data(config)) if buckets_of(config.data) else alike
-    found = search(config, pricing, epoch=epoch, seconds=seconds, say=say)
-    if baseline and len(config.devices) > 1:
-        one = baseline_of(config)
-        found = found.with_baseline(config, shared.pricing(clusters.of(one), one), epoch)
+    found = _simulated(config, clusters, shared, seconds, baseline, say)
     if config.machine is not None:
         return SearchResult(found.candidates[0], found)
     few = _best_few(found, max(SHORT, PASSES * len(found.candidates[0].steps)))
@@ -142,12 +140,47 @@ def measure_search(
         within=MEASURING,
         baseline=False,
     )
-    return SearchResult(few[compared.ranking[0].name], found, compared)
+    winner = few[compared.ranking[0].name]
+    if winner.precision in ("", FLOAT32):
+        return SearchResult(winner, found, compared)
+    full = [c for c in compared.ranking if few[c.name].precision == FLOAT32]
+    say(f"{winner.name}: its losses beside those of {full[0].name}")
+    curves = LossCurves.of(few[full[0].name], winner, clusters.of, shared)
+    if not curves.accepted:
+        winner, compared = few[full[0].name], Comparison(tuple(full), gain_of(full, []))
+    return SearchResult(winner, found, compared, curves)
+
+
+def _simulated(
+    config: Config, clusters: Clusters, shared: Shared, seconds: float, baseline: bool, say: Say
+) -> Found:
+    """Search in each precision, and add one device; for the arguments, see `measure_search`."""
+    every, configs = list[Found](), precisions_of(config)
+    for name, one in configs.items():
+        pricing = shared.pricing(clusters.of(one), one)  # unused with a machine file
+        say(f"simulating {name}:" if name else "simulating:")
+        epoch = epoch_of(one, shared.data(one)) if buckets_of(one.data) else alike
+        share = seconds / len(configs), WORK / len(configs)
+        found = search(one, pricing, epoch=epoch, seconds=share[0], work=share[1], say=say)
+        if baseline and len(one.devices) > 1:
+            alone = baseline_of(one)
+            found = found.with_baseline(one, shared.pricing(clusters.of(alone), alone), epoch)
+        every.append(found.named(name))
+    return reduce(Found.joined, every)
 
 
 def _ranked(found: Found) -> list[Candidate]:
-    """Sort quickly planned candidates last: with full effort their configs may make other plans."""
-    return sorted(found.candidates, key=lambda candidate: candidate.quick)
+    """Sort quickly planned candidates last: with full effort their configs may make other plans.
+
+    Precisions take turns.
+    """
+    order = sorted(found.candidates, key=lambda candidate: candidate.quick)
+    place = Counter[str]()
+    turn = {}
+    for candidate in order:
+        turn[candidate.name] = place[candidate.precision]
+        place[candidate.precision] += 1
+    return sorted(order, key=lambda candidate: turn[candidate.name])
 
 
 def _best_few(found: Found, warm_up: int) -> dict[str, Candidate]:
@@ -157,5 +190,5 @@ def _best_few(found: Found, warm_up: int) -> dict[str, Candidate]:
     """
     each = (warm_up + 1 + TURN) * found.candidates[0].seconds
     count = max(FEWEST, min(MOST, int(FIRST_TURNS * MEASURING / each)))
-    chosen = [*_ranked(found)[:count], found.given, found.baseline]
-    return {candidate.name: candidate for candidate in chosen if candidate is not None}
+    always = [c for c in found.candidates if c.baseline or c.given]
+    return {candidate.name: candidate for candidate in [*_ranked(found)[:count], *always]}

@@ -24,7 +24,7 @@ from runtime.planning.costs.files import load_prices
 from runtime.planning.costs.prices import CostModel, CostProvider, always
 from runtime.planning.micro_batches import even_recipes, first_allowed
 from runtime.planning.mixed_step import stream
-from runtime.planning.options import Options
+from runtime.planning.options import AUTO, Options
 from runtime.planning.plan import Plan
 from runtime.planning.planner import plan_model, raised_limit
 from runtime.planning.step import StepPrograms
@@ -270,6 +270,16 @@ def samples_of(config: Config) -> int:
     return config.data.batch_size or batch_size(build_model(config).feeds)
 
 
+def _precision(config: Config) -> str:
+    """Return the precision; ConfigError if that is for a search to find."""
+    if config.train.precision == AUTO:
+        raise ConfigError(
+            "train.precision: auto is for `symgraph search`, which tries float32 and bfloat16; "
+            "name one of them, such as train.precision=bfloat16"
+        )
+    return config.train.precision
+
+
 def _options(config: Config, pricing: CostProvider | None) -> Options:
     """Return the planning options of a config; without `pricing`, with the default of Options."""
     devices, rule = devices_of(config), create_optimizer(config)
@@ -306,7 +316,7 @@ def _options(config: Config, pricing: CostProvider | None) -> Options:
         data_axis=config.partition.data_axis,
         replicas_near=config.partition.replicas_near,
         model_axis=config.partition.model_axis,
-        precision=config.train.precision,
+        precision=_precision(config),
         loss_scale=LossScale.of(config.train.precision, config.train.loss_scale),
     )
     shard = config.train.shard_optimizer

@@ -43,8 +43,9 @@ class PipelineConfig(Section):
     """How a batch passes through the stages."""
 
     schedule: str = "1f1b"
-    """Order of the runs: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, dualpipe-v,
-    wavefront, auto (the shortest predicted step of all), or a file of runs (.csv, .txt)."""
+    """Order of the runs: gpipe, gpipe-2bp, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v,
+    dualpipe-v, wavefront, auto (the shortest predicted step of all), or a file of runs (.csv,
+    .txt)."""
     order: Literal["reverse", "forward"] | None = None
     """Order of gpipe's backward micro-batches; null: reverse."""
     micro_batches: AutoOrCount = 1
@@ -189,9 +190,9 @@ class TrainConfig(Section):
     """Seed of initial weights and dropout."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and activations."""
-    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    precision: Literal["float32", "float16", "bfloat16", "auto"] = "float32"
     """Type of activations in products, and of messages; weights, losses, norms and long sums stay
-    float32. float32: the type of `dtype`."""
+    float32. float32: the type of `dtype`. auto, for `symgraph search` only: float32 or bfloat16."""
     loss_scale: AutoOrPositive = "auto"
     """Factor of gradients until the update, so that float16 can represent small ones; auto: for
     float16 the largest that does not overflow (steps that do are skipped), otherwise 1."""
@@ -457,6 +458,9 @@ def _contradictions(
     yield from _device_mistakes(data)
     if isinstance(machine := data.get("machine"), str):
         yield from file_mistakes(("machine",), machine)
+        if train.get("precision") == "auto":
+            message = "auto compares measured losses, but `machine` describes other devices"
+            yield ("train", "precision"), message
     if isinstance(costs := partition.get("costs"), str):
         if machine is not None:
             message = (

@@ -16,7 +16,7 @@ from runtime.planning.planner import plan
 from runtime.training.checkpoints.folder import CheckpointFolder
 from runtime.training.checkpoints.state import read_about
 from runtime.training.data.table import load_data
-from runtime.training.job import prepare
+from runtime.training.job import prepare, training_plan
 from runtime.training.summary import plan_rows
 from runtime.training.trainer import Progress, Trainer
 from runtime.transports import make_cluster
@@ -349,3 +349,13 @@ def test_gpus(path, low, monkeypatch):
 def test_mistakes(tmp_path, train, message):
     with pytest.raises(ConfigError, match=message):
         load_config(str(write_config(tmp_path, train)))
+
+
+def test_a_precision_to_be_found_is_for_searches_of_devices_that_are_here(tmp_path):
+    given = load_config(str(write_config(tmp_path, "precision: auto")))
+    with pytest.raises(ConfigError, match="auto is for `symgraph search`, which tries float32"):
+        training_plan(given)
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("devices: {cpu(0): {flops: 1 TFLOP/s, call: 1 us}}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"precision: auto compares measured losses, but `mach"):
+        load_config(str(write_config(tmp_path, "precision: auto")), [f"machine={machine}"])

@@ -28,7 +28,7 @@ class Candidate:
     part of an epoch. batches: that stream in a step; seconds are then those of one of them. quick:
     whether it was placed with little effort, so that its config may make another plan. given:
     whether it is the user's. baseline: whether it is the network on one device. fewer: whether it
-    leaves some of the user's devices out.
+    leaves some of the user's devices out. precision: by which it is named; "": all have the same.
     """
 
     config: Config
@@ -41,6 +41,7 @@ class Candidate:
     given: bool = False
     baseline: bool = False
     fewer: bool = False
+    precision: str = ""
 
     @classmethod
     def of(
@@ -84,6 +85,8 @@ class Candidate:
         words += [f"{split.group} in {split.kind}" for split in self.splits]
         if choice.recompute:
             words.append(f"forward again on {', '.join(map(str, choice.recompute))}")
+        if self.precision:
+            words.append(self.precision)
         return ", ".join(words) + (", as given" if self.given else "")
 
     @property

@@ -86,6 +86,31 @@ class Found:
     too_large: str = ""
     """Why one device cannot hold the network."""
 
+    def joined(self, other: Found) -> Found:
+        """Add what a search in another precision has found."""
+        candidates = sorted([*self.candidates, *other.candidates], key=lambda c: c.seconds)
+        return Found(
+            tuple(candidates),
+            self.given,
+            self.simulated + other.simulated,
+            self.left_out + other.left_out,
+            self.proved + other.proved,
+            self.unpromising + other.unpromising,
+            self.seconds + other.seconds,
+            self.baseline or other.baseline,
+            self.too_large or other.too_large,
+        )
+
+    def named(self, precision: str) -> Found:
+        """Have all candidates name their precision."""
+        given, one = self.given, self.baseline
+        return replace(
+            self,
+            candidates=tuple([replace(c, precision=precision) for c in self.candidates]),
+            given=given and replace(given, precision=precision),
+            baseline=one and replace(one, precision=precision),
+        )
+
     def with_baseline(self, config: Config, pricing: CostProvider, epoch: EpochOf) -> Found:
         """Add the network on one device.
 

@@ -10,6 +10,7 @@ from typing import Any
 from runtime.planning.plan import Plan
 from runtime.profiling.report.result import Passage, Result, Table
 from runtime.profiling.search.candidate import Candidate
+from runtime.profiling.search.precision import LossCurves
 from runtime.profiling.search.search import Found
 from runtime.profiling.search.winner import evidence, gain_of_search, write_winner
 from runtime.profiling.trials.comparison import Comparison
@@ -28,6 +29,8 @@ class SearchResult(Result):
     """All that was simulated."""
     compared: Comparison | None = None
     """What was measured; None: the devices are those of a machine file."""
+    curves: LossCurves | None = None
+    """The losses beside those of float32, of a winner in another precision that was to be found."""
 
     @property
     def plan(self) -> Plan:
@@ -54,13 +57,14 @@ class SearchResult(Result):
                 f"cannot write {path}: a config names a function that builds its network, and this "
                 "network was given in Python; use the result's `plan`"
             )
-        return write_winner(self.best, self.found, self.compared, Path(path), source)
+        to = Path(path)
+        return write_winner(self.best, self.found, self.compared, to, source, self.curves)
 
     def passages(self) -> list[Passage]:
         """Return the measured ranking, and the evidence."""
         measured = [] if self.compared is None else self.compared.passages()
         tried = evidence(self.best, self.found, self.compared, verdict=not measured)
-        return [*measured, tried]
+        return [*measured, tried, *([] if self.curves is None else [self.curves.passage()])]
 
     def figures(self) -> dict[str, Any]:
         """Return the keys of `--search --json`, but for the name of the winner's file."""
@@ -72,6 +76,7 @@ class SearchResult(Result):
             "predicted_step_seconds": self.best.seconds,
             "lower_bound_seconds": self.best.bound,
             "simulated": found.simulated,
+            "loss_curves": None if self.curves is None else self.curves.figures(),
             "search_seconds": found.seconds,
             "left_out": found.left_out,
             "proved": found.proved,

@@ -11,6 +11,7 @@ from runtime.planning.options import AUTO, FORWARD_ONLY
 from runtime.planning.plan import Plan
 from runtime.profiling.report.result import Passage
 from runtime.profiling.search.candidate import Candidate
+from runtime.profiling.search.precision import LossCurves
 from runtime.profiling.search.search import Found
 from runtime.profiling.trials.baseline import Gain, baseline_of
 from runtime.profiling.trials.comparison import Comparison
@@ -26,11 +27,17 @@ SHOWN = 12  # candidates in the evidence
 
 
 def write_winner(
-    winner: Candidate, found: Found, compared: Comparison | None, path: Path, source: str
+    winner: Candidate,
+    found: Found,
+    compared: Comparison | None,
+    path: Path,
+    source: str,
+    curves: LossCurves | None = None,
 ) -> Config:
     """Write the config with the evidence as comments; return what it holds.
 
-    compared: what was measured, if anything was. source: the user's file.
+    compared: what was measured, if anything was. source: the user's file. curves: the losses of
+    two precisions.
 
     A schedule of the list scheduler goes into a file beside it, and so do the costs if the
     placement is none that `group2ctx` or constraints on nodes can say.
@@ -43,6 +50,7 @@ def write_winner(
                 f"found by: symgraph search {source}",
                 "",
                 *evidence(winner, found, compared).text.split("\n"),
+                *([] if curves is None else ["", *curves.passage().text.split("\n")]),
             ]
         )
         path.write_text(comments + config.to_yaml(), encoding="utf-8")
