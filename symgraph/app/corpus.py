@@ -11,11 +11,14 @@ import math
 import os
 import platform
 import re
+import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -105,13 +108,14 @@ class Corpus:
 def stdlib_text(
     vocab: int = 10_000, max_train_tokens: int | None = None, *, root: str | None = None
 ) -> Corpus:
-    """Read the source code of the running interpreter's standard library as a corpus.
+    """Return the source code of the running interpreter's standard library as a corpus.
 
     It is real text that every machine has. Tokens are names, numbers, operators, string escapes and
     the words of strings and comments (`CODE_TOKEN`); indentation is dropped; a line end is `<eos>`,
     and blank lines add none. The hash of a file's path decides whether it is held out (about 1 in
     20, the same files everywhere) and orders the files, so the stream mixes modules. The text
-    depends on the Python version, which is part of the corpus's name.
+    depends on the Python version, which is part of the corpus's name. The library's word ids are
+    kept in the user's cache folder until a file of it changes.
 
     Args:
         vocab: size of the vocabulary, with both reserved ids.
@@ -129,18 +133,52 @@ def stdlib_text(
             f"stdlib_text needs the .py files of the standard library, found {len(files)} in"
             f" {folder}; install them or use kind: text with a path"
         )
-    words = _Words()
-    valid = [_encode_code(words, folder, path) for _, path in files[:held_out]]
-    train = [np.empty(0, np.int32)]
-    tokens_left = math.inf if max_train_tokens is None else max_train_tokens
-    for _, path in files[held_out:]:
-        if tokens_left <= 0:
-            break
-        train.append(_encode_code(words, folder, path))
-        tokens_left -= len(train[-1])
-    stream = np.concatenate(train)[:max_train_tokens]
-    name = f"stdlib_text (Python {platform.python_version()})"
-    return words.corpus(name, stream, np.concatenate(valid), vocab)
+
+    def read() -> Corpus:
+        words = _Words()
+        valid = [_encode_code(words, folder, path) for _, path in files[:held_out]]
+        train = [np.empty(0, np.int32)]
+        tokens_left = math.inf if max_train_tokens is None else max_train_tokens
+        for _, path in files[held_out:]:
+            if tokens_left <= 0:
+                break
+            train.append(_encode_code(words, folder, path))
+            tokens_left -= len(train[-1])
+        stream = np.concatenate(train)[:max_train_tokens]
+        name = f"stdlib_text (Python {platform.python_version()})"
+        return words.corpus(name, stream, np.concatenate(valid), vocab)
+
+    if root is not None:
+        return read()
+    stats = [(path, os.stat(os.path.join(folder, path))) for _, path in files]
+    about = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    return _kept(repr((sys.version, folder, vocab, max_train_tokens, about)), read)
+
+
+def _kept(key: str, read: Callable[[], Corpus]) -> Corpus:
+    """Return the corpus that is kept on disk under a key, or else read it and keep it.
+
+    A file that is damaged, or cannot be read or written, is as good as none.
+    """
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16)
+    digest.update(Path(__file__).read_bytes())
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    file = Path(home, "symgraph", f"stdlib_text-{digest.hexdigest()}.npz")
+    with suppress(OSError, ValueError, KeyError, BadZipFile), file.open("rb") as source:
+        kept = np.load(source)
+        name, *vocabulary = kept["words"].tobytes().decode().split("\n")
+        return Corpus(name, tuple(vocabulary), kept["train"], kept["valid"], kept["counts"])
+    found = read()
+    words = np.frombuffer("\n".join([found.name, *found.vocabulary]).encode(), np.uint8)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        with suppress(OSError), part.open("wb") as to:
+            np.savez(to, words=words, train=found.train, valid=found.valid, counts=found.counts)
+            to.close()
+            part.replace(file)
+        part.unlink(missing_ok=True)
+    return found
 
 
 def text(path: str, valid_path: str | None = None, vocab: int = 10_000) -> Corpus:
