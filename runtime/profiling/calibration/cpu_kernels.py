@@ -88,6 +88,7 @@ PATIENCE = 1.0  # times the time to use: how much longer it may take if workers 
 FIRST_SECONDS = 1.0  # to find out what it takes
 PAUSE = 0.05  # seconds between probes: a core that rests is the sooner moved
 PROBES, PROBE_SIDE = 30, 256  # products of a probe, and the side of their matrices
+WAKING_SECONDS, WAKING_SIDE = 1e-3, 192  # of products before calls are timed
 
 
 _Times = dict[str, list[float]]
@@ -210,7 +211,7 @@ class _Probe:
         self._pool, self._key = pool, (workers, product_threads(), str(chosen()))
         self._work = [product(HOST, PROBE_SIDE) for _ in range(workers)]
         if self._key not in self.least:
-            self.least[self._key] = _probed(self._work[0])  # alone
+            self.least[self._key] = pool.submit(_probed, self._work[0]).result()  # alone
             self.settle(min(until, time.perf_counter() + FIRST_SECONDS))
 
     def disturbed(self) -> bool:
@@ -240,6 +241,8 @@ def _run(
 ) -> tuple[Samples | None, float]:
     """Run all passes once; return what they take, and the seconds of their excerpts.
 
+    Only workers multiply: each thread that does may have helpers, which wait with a core each.
+
     Args:
         passes: the passes, of each worker.
         pool: the workers.
@@ -248,7 +251,7 @@ def _run(
     """
     samples = Samples()
     all_samples = [samples] * len(passes)
-    short = timed(lambda: passes[0].run_short(samples))
+    short = timed(lambda: pool.submit(passes[0].run_short, samples).result())
     if probe is not None:
         probe.settle(until)
     begin = time.perf_counter()
@@ -258,7 +261,7 @@ def _run(
     if probe is not None and time.perf_counter() < until and probe.disturbed():
         return None, took
     if len(passes) > 1:
-        passes[0].run_long(samples, samples.alone)
+        pool.submit(passes[0].run_long, samples, samples.alone).result()
     return samples, took
 
 
@@ -443,26 +446,33 @@ class _Pass:
 
     def __init__(self, excerpts: Sequence[_Timings], sweeps: CacheFlusher) -> None:
         self.excerpts, self.sweeps = excerpts, sweeps
+        #: The excerpts of long steps.
+        self.long = [excerpt for excerpt in excerpts if not excerpt.short]
+        self._small = product(HOST, WAKING_SIDE)
         self.readers = {text: r for excerpt in excerpts for text, r in excerpt.readers.items()}
-
-    @property
-    def long(self) -> list[_Timings]:
-        """The excerpts of long steps."""
-        return [excerpt for excerpt in self.excerpts if not excerpt.short]
 
     def run_long(self, samples: Samples, times: _Times | None = None) -> None:
         """Run all excerpts of long steps; see `_Timings.run`. Raises NodeFailed, as others do."""
+        self._wake()
         for excerpt in self.long:
             excerpt.run(samples, times)
 
     def run_short(self, samples: Samples) -> None:
         """Run all others, while nobody else runs."""
+        self._wake()
         for excerpt in self.excerpts:
             if excerpt.short:
                 excerpt.run(samples)
 
+    def _wake(self) -> None:
+        """Multiply for a moment: after a pause a core takes 0.2 ms longer for its first product."""
+        end = time.perf_counter() + WAKING_SECONDS
+        while time.perf_counter() < end:
+            self._small()
+
     def read(self, text: str) -> list[float]:
         """Run a call that reads parameters some times in a row; return the seconds of each."""
+        self._wake()
         return self.readers[text]()
 
     def flush_own(self, text: str) -> None:
