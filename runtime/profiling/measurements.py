@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import reduce
+from itertools import chain, zip_longest
 
+from runtime.planning.options import AUTO
 from runtime.profiling.analysis.record import PASSES, STEPS
 from runtime.profiling.search.candidate import Candidate
 from runtime.profiling.search.epoch import alike, epoch_of
@@ -141,9 +142,9 @@ def measure_search(
         baseline=False,
     )
     winner = few[compared.ranking[0].name]
-    if winner.precision in ("", FLOAT32):
-        return SearchResult(winner, found, compared)
     full = [c for c in compared.ranking if few[c.name].precision == FLOAT32]
+    if config.train.precision != AUTO or winner.precision == FLOAT32:
+        return SearchResult(winner, found, compared)
     say(f"{winner.name}: its losses beside those of {full[0].name}")
     curves = LossCurves.of(few[full[0].name], winner, clusters.of, shared)
     if not curves.accepted:
@@ -156,31 +157,28 @@ def _simulated(
 ) -> Found:
     """Search in each precision, and add one device; for the arguments, see `measure_search`."""
     every, configs = list[Found](), precisions_of(config)
-    for name, one in configs.items():
+    for one in configs:
         pricing = shared.pricing(clusters.of(one), one)  # unused with a machine file
-        say(f"simulating {name}:" if name else "simulating:")
+        say("simulating:" if len(configs) == 1 else f"simulating {one.train.precision}:")
         epoch = epoch_of(one, shared.data(one)) if buckets_of(one.data) else alike
         share = seconds / len(configs), WORK / len(configs)
         found = search(one, pricing, epoch=epoch, seconds=share[0], work=share[1], say=say)
         if baseline and len(one.devices) > 1:
             alone = baseline_of(one)
             found = found.with_baseline(one, shared.pricing(clusters.of(alone), alone), epoch)
-        every.append(found.named(name))
+        every.append(found)
     return reduce(Found.joined, every)
 
 
 def _ranked(found: Found) -> list[Candidate]:
     """Sort quickly planned candidates last: with full effort their configs may make other plans.
 
-    Precisions take turns.
+    The best of several precisions come first, then the second of each, and so on.
     """
     order = sorted(found.candidates, key=lambda candidate: candidate.quick)
-    place = Counter[str]()
-    turn = {}
-    for candidate in order:
-        turn[candidate.name] = place[candidate.precision]
-        place[candidate.precision] += 1
-    return sorted(order, key=lambda candidate: turn[candidate.name])
+    of = {p: [c for c in order if c.precision == p] for p in {c.precision: None for c in order}}
+    turns = chain.from_iterable(zip_longest(*of.values()))
+    return [candidate for candidate in turns if candidate is not None]
 
 
 def _best_few(found: Found, warm_up: int) -> dict[str, Candidate]:

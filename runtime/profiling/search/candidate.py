@@ -18,6 +18,7 @@ from runtime.schedule.timeline import Timeline
 from runtime.training.job import Planned
 from symgraph.app.config import Config
 from symgraph.core.units import count_text
+from symgraph.passes.precision import FLOAT32
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Candidate:
     part of an epoch. batches: that stream in a step; seconds are then those of one of them. quick:
     whether it was placed with little effort, so that its config may make another plan. given:
     whether it is the user's. baseline: whether it is the network on one device. fewer: whether it
-    leaves some of the user's devices out. precision: by which it is named; "": all have the same.
+    leaves some of the user's devices out.
     """
 
     config: Config
@@ -41,7 +42,6 @@ class Candidate:
     given: bool = False
     baseline: bool = False
     fewer: bool = False
-    precision: str = ""
 
     @classmethod
     def of(
@@ -70,6 +70,10 @@ class Candidate:
         return len(self.plan.network.first)
 
     @property
+    def precision(self) -> str:
+        return self.config.train.precision
+
+    @property
     def name(self) -> str:
         """The choices of the plan in a few words."""
         choice = self.plan.choice
@@ -85,7 +89,7 @@ class Candidate:
         words += [f"{split.group} in {split.kind}" for split in self.splits]
         if choice.recompute:
             words.append(f"forward again on {', '.join(map(str, choice.recompute))}")
-        if self.precision:
+        if self.precision != FLOAT32:
             words.append(self.precision)
         return ", ".join(words) + (", as given" if self.given else "")
 

@@ -37,16 +37,12 @@ ROWS = 10  # of the table
 WORSE = 0.01  # of float32's loss: by how much another one may be above it
 
 
-def precisions_of(config: Config) -> dict[str, Config]:
-    """Return the configs to search, by precision."""
+def precisions_of(config: Config) -> list[Config]:
+    """Return the configs to search: one in each precision that is to be tried."""
     if config.train.precision != AUTO:
-        return {"": config}
-    return {
-        name: config.model_copy(
-            update={"train": config.train.model_copy(update={"precision": name})}
-        )
-        for name in (FLOAT32, "bfloat16")
-    }
+        return [config]
+    trains = [config.train.model_copy(update={"precision": p}) for p in (FLOAT32, "bfloat16")]
+    return [config.model_copy(update={"train": train}) for train in trains]
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ class LossCurves:
             )
         steps = max(FEWEST, min(MOST, int(SECONDS / max(full.seconds, low.seconds))))
         curves = [_losses(c, clusters(c.config), shared, steps) for c in (full, low)]
-        return cls(low.config.train.precision, *curves)
+        return cls(low.precision, *curves)
 
     @property
     def above(self) -> float:

@@ -101,16 +101,6 @@ class Found:
             self.too_large or other.too_large,
         )
 
-    def named(self, precision: str) -> Found:
-        """Have all candidates name their precision."""
-        given, one = self.given, self.baseline
-        return replace(
-            self,
-            candidates=tuple([replace(c, precision=precision) for c in self.candidates]),
-            given=given and replace(given, precision=precision),
-            baseline=one and replace(one, precision=precision),
-        )
-
     def with_baseline(self, config: Config, pricing: CostProvider, epoch: EpochOf) -> Found:
         """Add the network on one device.
 
