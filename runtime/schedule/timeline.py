@@ -154,7 +154,7 @@ class Timeline:
 
     @property
     def bubble_fraction_of_ideal(self) -> float:
-        """The time in which nothing is computed, relative to the other (Megatron-LM)."""
+        """The time in which nothing is computed, relative to that of computing (Megatron-LM)."""
         begin, end = self.ticks
         busy = sum(self._busy())
         return float(Fraction((end - begin) * self.ranks, busy) - 1) if busy else 0.0

@@ -150,7 +150,7 @@ def stdlib_text(
 
     if root is not None:
         return read()
-    stats = [(path, os.stat(os.path.join(folder, path))) for _, path in files]
+    stats = [(path, os.lstat(os.path.join(folder, path))) for _, path in files]
     about = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     return _kept(repr((sys.version, folder, vocab, max_train_tokens, about)), read)
 
