@@ -233,7 +233,7 @@ def test_a_plan_is_dumped_and_verified(config, tmp_path, capsys):
     ("overrides", "message"),
     [
         (["pipeline.schedul=gpipe"], "did you mean 'schedule'?"),
-        (["pipeline.schedule=gpip"], "did you mean 'gpipe'?"),
+        (["pipeline.schedule=gpip"], "did you mean 'gpipe' or 'gpipe-2bp'?"),
         (["pipeline.micro_batches=7"], "micro_batches"),
         (["data.path=/nowhere"], "/nowhere"),
         (["group2ctx.layer0=cpu(3)"], "cpu(3)"),
