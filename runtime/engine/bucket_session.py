@@ -8,10 +8,10 @@ from partitioner.base.types import BodyKey
 from runtime.engine.divergence import STOP
 from runtime.engine.rank import RankResources
 from runtime.engine.session import Arrays, Session
-from runtime.engine.worker import Worker
 from runtime.planning.account import fullest
 from runtime.planning.buckets import Buckets, largest_first
 from runtime.schedule.replay import RankMemory
+from runtime.schedule.timeline import Track
 from runtime.transports import Cluster
 from symgraph.core.errors import RunError
 from symgraph.frontend.io import DataBatch
@@ -88,17 +88,16 @@ class BucketSession(Session):
             self.reset_states()
         return figures
 
-    def _record(self, worker: Worker) -> None:
-        """Keep the times of updates, and of stages and phases, as of the default bucket's bodies.
+    def _record_runs(self, rank: int, track: Track, unit: float) -> None:
+        """Keep the time of each stage and phase in a step, as of one body of the default bucket.
 
         Other buckets have other time segments, and other steps other micro-batches. Stages and
         phases that the default bucket lacks on this rank are left out.
         """
-        cut, unit = self.plan.partition, float(worker.timeline.unit)
-        track = worker.timeline.tracks[worker.rank]
+        cut = self.plan.partition
         bodies: dict[tuple[int, str], BodyKey] = {}
         for key in cut.bodies:
-            if cut.rank(key) == worker.rank:
+            if cut.rank(key) == rank:
                 bodies.setdefault((key.stage, key.phase), key)
         totals: dict[tuple[int, str], float] = {}
         for run, start, end in track.runs():
@@ -107,8 +106,6 @@ class BucketSession(Session):
         for at, seconds in totals.items():
             if at in bodies:
                 self.body_seconds[bodies[at]].append(seconds / len(self.plan.sizes))
-        for stage, start, end in track.updates():
-            self.update_seconds[stage].append((end - start) * unit)
 
     @property
     def memory(self) -> tuple[RankMemory, ...]:

@@ -29,7 +29,7 @@ from runtime.planning.plan import Plan
 from runtime.planning.step import StepBatches, StepPrograms
 from runtime.schedule.program import Schedule
 from runtime.schedule.replay import RankMemory
-from runtime.schedule.timeline import Timeline, merge
+from runtime.schedule.timeline import Timeline, Track, merge
 from runtime.transports import Cluster, Transport
 from runtime.transports.agreement import agree_on_plan
 from symgraph.core.errors import RunError
@@ -364,10 +364,14 @@ class Session:
     def _record(self, worker: Worker) -> None:
         """Keep the times of a step's bodies and updates."""
         track, unit = worker.timeline.tracks[worker.rank], float(worker.timeline.unit)
-        for run, start, end in track.runs():
-            self.body_seconds[run.key].append((end - start) * unit)
+        self._record_runs(worker.rank, track, unit)
         for stage, start, end in track.updates():
             self.update_seconds[stage].append((end - start) * unit)
+
+    def _record_runs(self, rank: int, track: Track, unit: float) -> None:
+        """Keep the times of a step's bodies; unit: the seconds of a tick."""
+        for run, start, end in track.runs():
+            self.body_seconds[run.key].append((end - start) * unit)
 
     def reset_states(self, last: int | None = None) -> None:
         """Start the next step from zero states, or only its last `last` samples."""

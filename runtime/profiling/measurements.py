@@ -161,8 +161,8 @@ def _simulated(
         pricing = shared.pricing(clusters.of(one), one)  # unused with a machine file
         say("simulating:" if len(configs) == 1 else f"simulating {one.train.precision}:")
         epoch = epoch_of(one, shared.data(one)) if buckets_of(one.data) else alike
-        share = seconds / len(configs), WORK / len(configs)
-        found = search(one, pricing, epoch=epoch, seconds=share[0], work=share[1], say=say)
+        limits = {"seconds": seconds / len(configs), "work": WORK / len(configs)}
+        found = search(one, pricing, epoch=epoch, say=say, **limits)
         if baseline and len(one.devices) > 1:
             alone = baseline_of(one)
             found = found.with_baseline(one, shared.pricing(clusters.of(alone), alone), epoch)
@@ -176,8 +176,10 @@ def _ranked(found: Found) -> list[Candidate]:
     The best of several precisions come first, then the second of each, and so on.
     """
     order = sorted(found.candidates, key=lambda candidate: candidate.quick)
-    of = {p: [c for c in order if c.precision == p] for p in {c.precision: None for c in order}}
-    turns = chain.from_iterable(zip_longest(*of.values()))
+    precisions = dict.fromkeys(candidate.precision for candidate in order)
+    turns = chain.from_iterable(
+        zip_longest(*([c for c in order if c.precision == p] for p in precisions))
+    )
     return [candidate for candidate in turns if candidate is not None]
 
 

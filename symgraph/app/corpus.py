@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from symgraph.core.errors import ConfigError
 from symgraph.core.reading import read_bytes, read_text
 from symgraph.core.units import count_text
+from symgraph.core.writing import keep
 
 Ids = npt.NDArray[np.int32]
 
@@ -170,14 +172,11 @@ def _kept(key: str, read: Callable[[], Corpus]) -> Corpus:
         return Corpus(name, tuple(vocabulary), kept["train"], kept["valid"], kept["counts"])
     found = read()
     words = np.frombuffer("\n".join([found.name, *found.vocabulary]).encode(), np.uint8)
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
-        with suppress(OSError), part.open("wb") as to:
-            np.savez(to, words=words, train=found.train, valid=found.valid, counts=found.counts)
-            to.close()
-            part.replace(file)
-        part.unlink(missing_ok=True)
+
+    def write(to: BinaryIO) -> None:
+        np.savez(to, words=words, train=found.train, valid=found.valid, counts=found.counts)
+
+    keep(file, write)
     return found
 
 

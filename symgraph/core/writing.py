@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
 
 from symgraph.core.errors import ConfigError, RunError
 
@@ -26,3 +29,16 @@ def writing(path: object, doing: str = "cannot write") -> Iterator[None]:
     except OSError as error:
         kind = RunError if error.errno in DISK else ConfigError
         raise kind(f"{doing} {path}: {error.strerror or error}") from error
+
+
+def keep(file: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file of a cache whole, or not at all; it is no error if the system refuses."""
+    part = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as to:
+                write(to)
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ compiled kernels. Without MKL there is nothing to measure.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from runtime.backends.device.processor import limit_blas, processor_name
 from runtime.backends.device.table import BoundCall
 from symgraph.core.errors import ConfigError, nearest
 from symgraph.core.types import Array, Shape
+from symgraph.core.writing import keep
 
 AUTO, OPENBLAS, MKL = "auto", "openblas", "mkl"
 OWN = {PACKED, AMX}  # our own kernels
@@ -253,10 +253,7 @@ def figures() -> Figures:
     with limit_blas(1):
         found = {kind: times_of(kind, names) for kind, names in kinds.items()}
     if file is not None:
-        with suppress(OSError):
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(found), encoding="utf-8")
-            part.replace(file)
+        keep(file, lambda to: to.write(json.dumps(found).encode()))
     return found
 
 

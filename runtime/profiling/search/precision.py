@@ -38,7 +38,7 @@ WORSE = 0.01  # of float32's loss: by how much another one may be above it
 
 
 def precisions_of(config: Config) -> list[Config]:
-    """Return the configs to search: one in each precision that is to be tried."""
+    """Return a config for each precision to search in."""
     if config.train.precision != AUTO:
         return [config]
     trains = [config.train.model_copy(update={"precision": p}) for p in (FLOAT32, "bfloat16")]
@@ -75,10 +75,14 @@ class LossCurves:
         return cls(low.precision, *curves)
 
     @property
+    def last(self) -> int:
+        """The number of steps that are judged: the last fifth."""
+        return -(-len(self.full) // 5)
+
+    @property
     def above(self) -> float:
-        """How far the loss of the last fifth of the steps is above float32's, as a share of it."""
-        last = -(-len(self.full) // 5)
-        return _above(self.full[-last:], self.low[-last:])
+        """The loss of the last steps minus float32's, divided by float32's."""
+        return _above(self.full[-self.last :], self.low[-self.last :])
 
     @property
     def accepted(self) -> bool:
@@ -87,7 +91,7 @@ class LossCurves:
 
     def passage(self) -> Passage:
         """Return the curves as a table, with the verdict."""
-        count, last = len(self.full), -(-len(self.full) // 5)
+        count = len(self.full)
         rows = [("steps", FLOAT32, self.precision, "difference")]
         for some in np.array_split(np.arange(count), min(ROWS, count)):
             full, low = (np.take(curve, some) for curve in (self.full, self.low))
@@ -98,7 +102,7 @@ class LossCurves:
         return Passage(
             [f"the mean loss of {count_text(count, 'step')} on the same batches, by precision:"],
             rows,
-            [f"the last {last} differ by {self.above:+.2%}: {self.precision} is {verdict}"],
+            [f"the last {self.last} differ by {self.above:+.2%}: {self.precision} is {verdict}"],
         )
 
     def figures(self) -> dict[str, Any]:
@@ -113,7 +117,7 @@ class LossCurves:
 
 
 def _above(full: Sequence[float] | Array, low: Sequence[float] | Array) -> float:
-    """Return how far the mean of some losses is above that of float32's, as a share of it."""
+    """Return the mean of some losses minus that of float32's, divided by float32's."""
     base = float(np.mean(full))
     return (float(np.mean(low)) - base) / (abs(base) or 1.0)
 

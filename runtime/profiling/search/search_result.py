@@ -57,8 +57,8 @@ class SearchResult(Result):
                 f"cannot write {path}: a config names a function that builds its network, and this "
                 "network was given in Python; use the result's `plan`"
             )
-        to = Path(path)
-        return write_winner(self.best, self.found, self.compared, to, source, self.curves)
+        best, found, compared = self.best, self.found, self.compared
+        return write_winner(best, found, compared, Path(path), source, self.curves)
 
     def passages(self) -> list[Passage]:
         """Return the measured ranking, and the evidence."""

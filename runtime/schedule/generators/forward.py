@@ -22,3 +22,8 @@ def forward_only(rank_of: Sequence[int], mbs: int) -> list[Program]:
 def blocks(stages: Ints) -> list[Ints]:
     """Split the stages of a rank into blocks of neighbours, each of which works as one stage."""
     return np.split(stages, 1 + np.flatnonzero(np.diff(stages) > 1))
+
+
+def turned(down: Sequence[Ints]) -> list[Ints]:
+    """Return the blocks of a rank in the order in which its backward phase runs them."""
+    return [block[::-1] for block in reversed(down)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.schedule.generators.columns import B, F, program, stages_by_rank, sweep
-from runtime.schedule.generators.forward import blocks
+from runtime.schedule.generators.forward import blocks, turned
 from runtime.schedule.program import Program
 from symgraph.core.errors import ConfigError, nearest
 
@@ -38,6 +38,5 @@ def gpipe(rank_of: Sequence[int], mbs: int, *, order: str = "reverse") -> list[P
     lists = []
     for stages in stages_by_rank(rank_of):
         down = blocks(stages)
-        up = [block[::-1] for block in reversed(down)]
-        lists.append(program(sweep(F, down, rising), sweep(B, up, back)))
+        lists.append(program(sweep(F, down, rising), sweep(B, turned(down), back)))
     return lists

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.schedule.generators.columns import F, I, W, program, stages_by_rank, sweep
-from runtime.schedule.generators.forward import blocks
+from runtime.schedule.generators.forward import blocks, turned
 from runtime.schedule.program import Program
 
 
@@ -23,10 +23,9 @@ def gpipe_2bp(rank_of: Sequence[int], mbs: int) -> list[Program]:
     micro-batches until the end.
     """
     rising = np.arange(mbs)
-    lists = []
+    back, lists = rising[::-1], []
     for stages in stages_by_rank(rank_of):
         down = blocks(stages)
-        up = [block[::-1] for block in reversed(down)]
-        back = rising[::-1]
+        up = turned(down)
         lists.append(program(sweep(F, down, rising), sweep(I, up, back), sweep(W, up, back)))
     return lists

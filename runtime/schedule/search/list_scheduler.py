@@ -7,7 +7,7 @@ and simulated as they will run; a lower bound says how much better the result co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil, inf
@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, BodyKey, Topology
+from partitioner.base.types import BACKWARD, FORWARD, INPUT, WEIGHT, Topology
 from partitioner.memory.memory_plan import MemoryPlan
 from runtime.schedule.generators.gpipe import gpipe
 from runtime.schedule.generators.segments import expand
 from runtime.schedule.generators.table import SCHEDULES
 from runtime.schedule.lowering.lower import lower
-from runtime.schedule.message_costs import Number
 from runtime.schedule.program import Program
 from runtime.schedule.replay.memory import memory_profile
 from runtime.schedule.replay.simulation import Costs, Simulator
@@ -121,8 +120,9 @@ def list_schedule(
         bound = max(bound, _solve(bench, below))
     best, lower = bench.best, bound * bench.numbered.unit
     proved = best.fits and best.makespan == lower
-    least = lower if costs.alone is None else min(lower, bench.undisturbed(costs.alone))
-    return ListSchedule(best.compute, best.makespan, least, proved)
+    if costs.alone is not None:
+        lower = min(lower, bench.bound_of(replace(costs, run=costs.alone, alone=None)))
+    return ListSchedule(best.compute, best.makespan, lower, proved)
 
 
 class _Bench:
@@ -145,12 +145,10 @@ class _Bench:
         self.numbered = number(topology, mbs, costs, unit)
         self.problem = self.numbered.problem
         self.runs = len(self.numbered.keys) * mbs
-        self._costs = costs
         self.tried: list[tuple[_Trial, Array]] = []  # with their orders
 
-    def undisturbed(self, alone: Callable[[BodyKey], Number]) -> Fraction:
-        """Return a lower bound, in seconds, for bodies that run while all other ranks wait."""
-        costs = replace(self._costs, run=alone, alone=None)
+    def bound_of(self, costs: Costs) -> Fraction:
+        """Return a lower bound, in seconds, of all schedules with other costs."""
         numbered = number(self.topology, self.mbs, costs, self.numbered.unit)
         return lower_bound(numbered.problem) * numbered.unit
 
